@@ -277,7 +277,7 @@ TEST(CopyPlacer, AReservedPlaceIsNobodyElses) {
   ASSERT_TRUE(to);
   EXPECT_FALSE(some.allocate());
   EXPECT_FALSE(some.placer.reserve(some.placer.granted(some.slots[0]), 0));
-  some.placer.cancel(*to, kPage);
+  some.placer.cancel(some.placer.granted(some.slots[0]), *to, kPage);
   EXPECT_TRUE(some.placer.reserve(some.placer.granted(some.slots[0]), 0));
 }
 
@@ -321,6 +321,39 @@ TEST(CopyPlacer, PagesLeaveHbmThatIsWantedBack) {
   }
   some.placer.revise(0, {.memory = kPage, .hbm = 4 * kPage});
   EXPECT_EQ(some.ready(), 1u) << "in HBM again";
+}
+
+// Those that are on their way count as gone, until their move fails.
+TEST(CopyPlacer, NoMorePagesBeginToLeaveHbmThanHaveTo) {
+  Nodes some(1, {{.memory = 4, .hbm = 4}});
+  ASSERT_EQ(some.allocate_all(), 8u);
+  for (std::size_t i = 0; i < 4; ++i) some.placer.release(some.slots[i]);
+  some.placer.revise(0, {.memory = 4 * kPage, .hbm = 2 * kPage});
+  const auto slot = [&](std::size_t i) { return some.placer.granted(some.slots[i]); };
+  const auto leaves = [&](std::size_t i) { return some.placer.repair(slot(i), {true}).kind == Repair::Kind::make; };
+  const auto first = some.placer.reserve(slot(4), 0), second = some.placer.reserve(slot(5), 0);
+  ASSERT_TRUE(first && second);
+  EXPECT_FALSE(leaves(6));
+  some.placer.cancel(slot(4), *first, kPage);
+  EXPECT_TRUE(leaves(6));
+  ASSERT_TRUE(some.placer.reserve(slot(6), 0));
+  EXPECT_FALSE(leaves(7));
+  some.placer.release(some.slots[6]);  // its move is dropped: the room is free all the same
+  EXPECT_FALSE(leaves(7));
+  ASSERT_TRUE(some.placer.replace(slot(5), 0, *second));
+  EXPECT_FALSE(leaves(7));
+  EXPECT_FALSE(leaves(4));
+}
+
+// Its owner had some back when the lease was granted.
+TEST(CopyPlacer, HbmBeyondWhatWasThereAtFirstIsUsedOnceItIsLent) {
+  Nodes some(1, {{.hbm = 1}});
+  ASSERT_EQ(some.allocate_all(), 1u);
+  some.placer.revise(0, {.hbm = 3 * kPage});
+  EXPECT_EQ(some.budget(), 3u);
+  EXPECT_EQ(some.allocate_all(), 3u);
+  some.placer.revise(0, {.hbm = 2 * kPage});
+  EXPECT_TRUE(some.placer.is_wanted_back(some.placer.copies(some.slots[2])[0]));
 }
 
 TEST(CopyPlacer, PagesStayOnADiskThatFailed) {

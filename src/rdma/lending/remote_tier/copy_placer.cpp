@@ -118,6 +118,7 @@ Result<SlotGrant> CopyPlacer::no_room(std::uint64_t page_bytes) const {
 
 CopyPlaces CopyPlacer::release(SlotId id) {
   const std::lock_guard lock(mutex_);
+  end_move(slots_[id]);
   const Slot slot = std::exchange(slots_[id], {});
   for (const CopyPlace& copy : slot.copies) give_back(copy, slot.bytes);
   used_bytes_ -= slot.bytes;
@@ -159,6 +160,7 @@ bool CopyPlacer::assign_new_place(SlotId id, std::size_t copy) {
   Slot& slot = slots_[id];
   const auto found = place_beside_others(slot, copy);
   if (!found) return false;
+  if (slot.leaves == slot.copies[copy]) end_move(slot);
   give_back(std::exchange(slot.copies[copy], *found), slot.bytes);
   return true;
 }
@@ -208,19 +210,36 @@ Repair CopyPlacer::repair(GrantedSlot granted, const ValidCopies& valid) const {
 
 std::optional<CopyPlace> CopyPlacer::reserve(GrantedSlot granted, std::size_t copy) {
   const std::lock_guard lock(mutex_);
-  const Slot& slot = slots_[granted.slot];
-  return slot.grant == granted.grant ? place_beside_others(slot, copy) : std::nullopt;
+  Slot& slot = slots_[granted.slot];
+  const auto found = slot.grant == granted.grant ? place_beside_others(slot, copy) : std::nullopt;
+  if (found) begin_move(slot, copy);
+  return found;
 }
 
-void CopyPlacer::cancel(const CopyPlace& reserved, std::uint64_t bytes) {
+void CopyPlacer::cancel(GrantedSlot granted, const CopyPlace& reserved, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
+  if (slots_[granted.slot].grant == granted.grant) end_move(slots_[granted.slot]);
   give_back(reserved, bytes);
+}
+
+// Others need not leave in its stead.
+void CopyPlacer::begin_move(Slot& slot, std::size_t copy) {
+  end_move(slot);
+  if (!is_current(slot.copies[copy])) return;
+  slot.leaves = slot.copies[copy];
+  rooms_[slot.leaves.node].part(*wire::medium_of(slot.leaves.offset)).leaving += slot.bytes;
+}
+
+void CopyPlacer::end_move(Slot& slot) {
+  const CopyPlace left = std::exchange(slot.leaves, {});
+  if (is_current(left)) rooms_[left.node].part(*wire::medium_of(left.offset)).leaving -= slot.bytes;
 }
 
 std::optional<CopyPlace> CopyPlacer::replace(GrantedSlot granted, std::size_t copy, const CopyPlace& reserved) {
   const std::lock_guard lock(mutex_);
   Slot& slot = slots_[granted.slot];
   if (slot.grant != granted.grant) return std::nullopt;
+  end_move(slot);
   const CopyPlace old = std::exchange(slot.copies[copy], reserved);
   give_back(old, slot.bytes);
   return old;
@@ -368,7 +387,7 @@ bool CopyPlacer::is_wanted_back(const CopyPlace& copy) const {
 // Of a disk that failed, nobody knows which pages are gone, and none is better off elsewhere.
 bool CopyPlacer::wanted_back(const CopyPlace& copy) const {
   const Part& hbm = rooms_[copy.node].part(wire::Medium::hbm);
-  return wire::medium_of(copy.offset) == wire::Medium::hbm && hbm.used() > hbm.usable;
+  return wire::medium_of(copy.offset) == wire::Medium::hbm && hbm.used() - hbm.leaving > hbm.usable;
 }
 
 wire::MediumBytes CopyPlacer::Room::usable() const {
@@ -378,7 +397,14 @@ wire::MediumBytes CopyPlacer::Room::usable() const {
 }
 
 void CopyPlacer::Room::set_usable(const wire::MediumBytes& usable) {
-  for (const wire::Medium medium : kRevised) part(medium).usable = std::min(part(medium).leased, usable[medium]);
+  for (const wire::Medium medium : kRevised) {
+    Part& each = part(medium);
+    if (usable[medium] > each.leased) {  // granted while the owner wanted some back
+      each.room.give_back(wire::first_offset(medium) + each.leased, usable[medium] - each.leased);
+      each.leased = usable[medium];
+    }
+    each.usable = usable[medium];
+  }
 }
 
 std::uint64_t CopyPlacer::Room::used() const {

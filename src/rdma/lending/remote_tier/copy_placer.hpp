@@ -93,7 +93,7 @@ class CopyPlacer {
   // A place for a new copy, beside the slot's other ones. nullopt: no node has room, or the slot
   // was released. Ends with replace() or cancel().
   std::optional<CopyPlace> reserve(GrantedSlot slot, std::size_t copy);
-  void cancel(const CopyPlace& reserved, std::uint64_t bytes);
+  void cancel(GrantedSlot slot, const CopyPlace& reserved, std::uint64_t bytes);
   // The copy lies there from now on. Returns where it was; that room is free. nullopt: the slot was
   // released, and nothing has changed.
   std::optional<CopyPlace> replace(GrantedSlot slot, std::size_t copy, const CopyPlace& reserved);
@@ -119,7 +119,7 @@ class CopyPlacer {
   std::string address(std::uint32_t node) const;
   wire::MediumBytes lent(std::uint32_t node) const;  // the usable part
   bool disk_failed(std::uint32_t node) const;
-  // The copy lies in HBM of which the owner wants some back.
+  // The copy lies in HBM of which the owner wants back more than is being moved away.
   bool is_wanted_back(const CopyPlace& copy) const;
 
  private:
@@ -127,13 +127,15 @@ class CopyPlacer {
     std::uint64_t bytes = 0;  // 0: free
     std::uint64_t grant = 0;  // number of its allocation; 0: free
     CopyPlaces copies;
+    CopyPlace leaves;  // the place from which reserve() has begun to move a copy; lease 0: none
   };
   // What a node lends in one medium.
   struct Part {
-    std::uint64_t leased = 0;
+    std::uint64_t leased = 0;  // the most that was usable
     // Less than that once a disk has failed, or while the owner wants HBM back.
     std::uint64_t usable = 0;
     Extents room;
+    std::uint64_t leaving = 0;  // of used(): copies that are being moved away
     std::uint64_t used() const { return leased - room.free_bytes(); }
     std::uint64_t free_bytes() const { return usable - std::min(usable, used()); }
     std::uint64_t largest() const { return std::min(room.largest_bytes(), free_bytes()); }
@@ -173,6 +175,8 @@ class CopyPlacer {
   // How far a node is from the nearest of the copies: 2 another rack, 1 another host, 0 unknown.
   int distance(std::uint32_t node, std::span<const CopyPlace> copies) const;
   void give_back(const CopyPlace& copy, std::uint64_t bytes);
+  void begin_move(Slot& slot, std::size_t copy);
+  void end_move(Slot& slot);
   Result<tiers::SlotGrant> no_room(std::uint64_t page_bytes) const;
   tiers::SlotId new_slot(const Slot& slot);
 
