@@ -166,6 +166,7 @@ Status Daemon::open(const DaemonOptions& options) {
   rdma::NodeSetup setup{.self = self, .make_transport = {}, .clock = &clock_, .times = {}};
   setup.make_transport = [&](rdma::Receiver& receiver) { return make_transport(node, clock_, receiver); };
   VMEM_ASSIGN(node_, rdma::Node::create(std::move(setup)));
+  if (hbm_ && !options.fabric.empty()) hbm_->ask_ucx(fabric_settings(options.fabric));
   VMEM_TRY(service_->start(*node_));
   if (!options.cluster.empty()) VMEM_TRY(start_joint(options, node));
   node_->start();
