@@ -99,8 +99,7 @@ void PageRepairs::make(const Repair& repair, SlotId slot, const StoredPage& held
   if (!to) return;
   const bool drains = parts_.lenders.has_lease(leaves) && parts_.placer.is_draining(leaves.node);
   // The owner of HBM waits for it.
-  if (!wanted_back)
-    pace(held.page.bytes, drains ? parts_.lenders.drain_rate(leaves.node) : config_.repair_rate);
+  if (!wanted_back) pace(held.page.bytes, drains ? parts_.lenders.drain_rate(leaves.node) : config_.repair_rate);
   auto job = std::make_shared<Job>();
   job->slot = slot;
   job->copy = repair.copy;
