@@ -299,6 +299,36 @@ TEST(CopyPlacer, OfTwoNodesTheOneWithHbmGoesBeforeTheOneWithALargerDisk) {
   EXPECT_EQ(some.placer.copies(some.slots[0])[0].node, 1u);
 }
 
+TEST(CopyPlacer, TheFasterMediumOfANodeGoesFirstInEitherOrder) {
+  for (const auto& [memory, hbm] : {std::pair(0u, 1u), std::pair(1u, 0u)}) {
+    Nodes some(1, {{.memory = 2, .disk = 2, .hbm = 2}});
+    some.placer.set_level(0, wire::Medium::memory, memory);
+    some.placer.set_level(0, wire::Medium::hbm, hbm);
+    some.placer.set_level(0, wire::Medium::disk, 2);
+    ASSERT_EQ(some.allocate_all(), 6u);
+    const auto medium = [&](std::size_t i) { return *wire::medium_of(some.placer.copies(some.slots[i])[0].offset); };
+    EXPECT_EQ(medium(0), memory == 0 ? wire::Medium::memory : wire::Medium::hbm);
+    EXPECT_EQ(medium(2), memory == 0 ? wire::Medium::hbm : wire::Medium::memory);
+    EXPECT_EQ(medium(4), wire::Medium::disk);
+  }
+}
+
+TEST(CopyPlacer, OfTwoNodesTheFasterGoesBeforeTheOneWithMoreRoom) {
+  Nodes some(1, {{.memory = 16}, {.hbm = 4}, {.disk = 4}});
+  some.placer.set_level(0, wire::Medium::memory, 2);
+  some.placer.set_level(1, wire::Medium::hbm, 1);
+  some.placer.set_level(2, wire::Medium::disk, 0);
+  ASSERT_EQ(some.allocate_all(), 24u);
+  const auto node = [&](std::size_t i) { return some.placer.copies(some.slots[i])[0].node; };
+  EXPECT_EQ(node(0), 2u);
+  EXPECT_EQ(node(3), 2u);
+  EXPECT_EQ(node(4), 1u);
+  EXPECT_EQ(node(8), 0u);
+  some.placer.set_room(1, {.lease = 9, .bytes = {.hbm = 4 * kPage}});
+  ASSERT_TRUE(some.allocate());
+  EXPECT_EQ(node(24), 1u) << "the level is the node's, not the lease's";
+}
+
 // Only until what is left fits, and to the memory of the same node, too.
 TEST(CopyPlacer, PagesLeaveHbmThatIsWantedBack) {
   Nodes some(1, {{.memory = 1, .hbm = 4}});
