@@ -51,10 +51,19 @@ std::string with_folder(const Arguments& arguments, const char* command, const F
                      arguments.folder.empty() ? "" : fmt::format(" --dir {}", quote(folder.path())));
 }
 
+// " and 64 MiB of HBM of GPU 0"; several loans are joined by "or".
+std::string hbm_words(const std::vector<runtime::HbmLoan>& loans) {
+  if (loans.empty()) return "";
+  std::vector<std::string> words;
+  for (const runtime::HbmLoan& loan : loans)
+    words.push_back(fmt::format("{} of HBM of GPU {}", format_bytes(loan.bytes), loan.ordinal));
+  return fmt::format(" and {}", fmt::join(words, " or "));
+}
+
 void say_up(const Arguments& arguments, const Folder& folder, const State& state) {
-  fmt::print("vmem cluster: {} of {} {} up, {} with {} of memory\n", counted(state.nodes, "node", "nodes"),
+  fmt::print("vmem cluster: {} of {} {} up, {} with {} of memory{}\n", counted(state.nodes, "node", "nodes"),
              state.address, state.nodes == 1 ? "is" : "are", state.nodes == 1 ? "it" : "each",
-             format_bytes(state.memory_bytes));
+             format_bytes(state.memory_bytes), hbm_words(arguments.start.hbm));
   fmt::print("  to use it:  vmem run --cluster {} -- PROGRAM\n", state.address);
   fmt::print("          or  export VMEM_CLUSTER={}\n", state.address);
   fmt::print("  to look:    {}\n", with_folder(arguments, "status", folder));
@@ -155,6 +164,18 @@ CLI::App* add_up(CLI::App& app, Arguments& arguments) {
   add_size(*command, "--memory", arguments.start.memory_bytes, "How much memory each of them lends (default: 1GiB)");
   add_size(*command, "--copies", arguments.start.copies_bytes,
            "How much memory each of them has for copies of published regions (default: none)");
+  const auto take_loan = [&loans = arguments.start.hbm](const std::string& text) {
+    auto loan = runtime::parse_hbm_loan(text);
+    if (!loan) throw CLI::ValidationError("--hbm", loan.error().message);
+    loans.push_back(*loan);
+  };
+  command
+      ->add_option_function<std::vector<std::string>>(
+          "--hbm", [take_loan](const std::vector<std::string>& texts) { std::ranges::for_each(texts, take_loan); },
+          "How much HBM each of them lends, of which GPU, such as 0:4GiB; for several GPUs 0:4GiB,1:4GiB, which the "
+          "daemons take in turn (default: none)")
+      ->type_name("GPU:SIZE")
+      ->delimiter(',');
   command->add_option("--name", arguments.start.name, "The cluster's name")->type_name("NAME")->capture_default_str();
   add_folder(*command, arguments);
   command->footer(

@@ -1,21 +1,28 @@
-// Combines tiers in order of preference: allocate uses the first tier with room. All tiers move
-// host memory.
+// Combines tiers in order of preference: allocate uses the first tier with room. With a clock,
+// tiers that are measured to be faster go first, and kTrialPages of kTrialEvery pages go to a tier
+// that was not measured yet: together, since a disk is fast with several pages in flight. All tiers
+// move host memory.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "base/clock.hpp"
+#include "base/log_limit.hpp"
 #include "tiers/abilities.hpp"
 #include "tiers/page_source.hpp"
+#include "tiers/place_rates.hpp"
 
 namespace vmem::tiers {
 
 class StackedTier final : public Tier, public FrameLoadingTier, public DegradableTier, public QueueingTier {
  public:
   static constexpr std::size_t kMostTiers = 3;
-  // REQUIRES: 1 to kMostTiers tiers, which outlive this.
-  explicit StackedTier(std::vector<Tier*> preferred);
+  static constexpr std::uint64_t kTrialEvery = 128, kTrialPages = PlaceRates::kMeasured;
+  // REQUIRES: 1 to kMostTiers tiers, which outlive this, as does the clock. Null: the order stays.
+  explicit StackedTier(std::vector<Tier*> preferred, const Clock* clock = nullptr);
 
   // The source of one of the tiers, by its index, as a source of this tier.
   static std::shared_ptr<PageSource> source_of(std::size_t tier, std::shared_ptr<PageSource> source);
@@ -43,11 +50,25 @@ class StackedTier final : public Tier, public FrameLoadingTier, public Degradabl
   static SlotId own_slot(SlotId slot) { return slot & ((SlotId{1} << kTierShift) - 1); }
   Tier& owner(SlotId slot) const { return *tiers_[slot >> kTierShift]; }
   const Abilities& abilities(SlotId slot) const { return abilities_[slot >> kTierShift]; }
+  std::vector<std::uint32_t> order() const;
+  bool is_trial() const { return allocations_ % kTrialEvery >= kTrialEvery - kTrialPages; }
+  void measure(std::span<const Completion> completions);
+  void log_order();
 
   const std::vector<Tier*> tiers_;
   std::vector<Abilities> abilities_;  // by tier
+  const Clock* const clock_;
   std::string name_;
   TierInfo info_;
+  // With a clock.
+  struct Measured {
+    PlaceRates::Begun begun;
+    bool may_be_skipped = false;  // a store of what may be there already
+  };
+  PlaceRates rates_;
+  std::unordered_map<std::uint64_t, Measured> in_flight_;  // by transfer
+  std::uint64_t allocations_ = 0;
+  LogLimit changed_;
 };
 
 }  // namespace vmem::tiers

@@ -10,8 +10,9 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using ::testing::HasSubstr;
 
-std::vector<std::string> with_hbm(const char* size, std::vector<std::string> more = {}) {
-  ::setenv("VMEM_EMU", "devices=1,hbm=1GiB,host=1GiB", 1);
+// `link`: more settings of the emulated GPU.
+std::vector<std::string> with_hbm(const char* size, std::vector<std::string> more = {}, const char* link = "") {
+  ::setenv("VMEM_EMU", fmt::format("devices=1,hbm=1GiB,host=1GiB{}", link).c_str(), 1);
   std::vector<std::string> all{"--driver", "emulated", "--hbm", fmt::format("0:{}", size)};
   all.insert(all.end(), more.begin(), more.end());
   return all;
@@ -41,6 +42,38 @@ class HbmLimit : public ClusterApi {
     return 0;
   }
 };
+
+class HbmPlacement : public HbmLimit {
+ protected:
+  static constexpr const char* kSlowLink = ",h2d=0.05,d2h=0.05";  // 2 MiB in 40 ms
+  static constexpr std::uint64_t kPages = 150;
+  // Of two lenders, the second has more room: by that alone, it would get most of the pages.
+  void hold_pages_on_two() {
+    ASSERT_OK(start({{"cluster", cluster()}}));
+    hold_pages(kPages);
+    expect_pages(kPages);
+    ASSERT_OK(vmem_quiesce());
+    ASSERT_TRUE(within(milliseconds(10'000),
+                       [&] { return field(1, "held_bytes") + field(2, "held_bytes") >= stats().remote_used_bytes; }));
+    EXPECT_GT(stats().remote_used_bytes, 200 * kMiB);
+  }
+  static constexpr std::uint64_t kMeasured = 16 * kPage;  // until the rate of a medium counts
+};
+
+TEST_F(HbmPlacement, MemoryOfALenderComesBeforeHbmThatIsMeasuredToBeSlower) {
+  const auto memory = join({"--lend", "320MiB"});
+  const auto hbm = join(with_hbm("640MiB", {"--lend", "0"}, kSlowLink));
+  hold_pages_on_two();
+  EXPECT_GT(field(1, "held_bytes"), 2 * field(2, "held_bytes"));
+  EXPECT_GE(field(2, "held_bytes"), kMeasured);
+}
+
+TEST_F(HbmPlacement, TheFasterHbmComesFirst) {
+  const auto fast = join(with_hbm("320MiB", {"--lend", "0"}));
+  const auto slow = join(with_hbm("640MiB", {"--lend", "0"}, kSlowLink));
+  hold_pages_on_two();
+  EXPECT_GT(field(1, "held_bytes"), 2 * field(2, "held_bytes"));
+}
 
 // 64 MiB is a slab: 128 MiB of HBM go back to the GPU.
 TEST_F(HbmLimit, TheOwnerGetsHbmBackAndNoByteIsLost) {

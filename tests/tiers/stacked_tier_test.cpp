@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/clock.hpp"
 #include "tiers/disk_fixture.hpp"
 #include "tiers/tier_conformance.hpp"
 
@@ -85,6 +86,86 @@ TEST(StackedTier, TheSecondIsUsedWhenTheFirstIsFull) {
   stack.release(slots[0]);
   EXPECT_EQ(stack.allocate(kTierPage)->slot, slots[0]) << "the first is preferred";
   EXPECT_EQ(stack.info().name, "nvme, then nvme");
+}
+
+// Each transfer takes so long after the one before it.
+class TimedTier final : public Tier {
+ public:
+  TimedTier(const char* name, ManualClock& clock) : info_{.name = name}, clock_(clock) {}
+  const TierInfo& info() const noexcept override { return info_; }
+  TierUsage usage() const override { return {}; }
+  void expect(std::uint64_t, std::uint64_t) override {}
+  Result<SlotGrant> allocate(std::uint64_t) override {
+    ++pages;
+    return full ? SlotGrant{} : SlotGrant{Grant::granted, static_cast<SlotId>(pages)};
+  }
+  void release(SlotId) override {}
+  Status submit(std::span<Transfer> transfers) override {
+    for (Transfer& transfer : transfers) {
+      transfer.id = next_transfer_id();
+      clock_.advance(page_us);
+      ended_.push_back({.id = transfer.id, .outcome = Outcome::done, .error = {}, .changed = true});
+    }
+    return {};
+  }
+  Status poll(std::vector<Completion>& completions) override {
+    completions.insert(completions.end(), ended_.begin(), ended_.end());
+    ended_.clear();
+    return {};
+  }
+  Finished finish() noexcept override { return Finished::all_ended; }
+
+  std::uint64_t page_us = 1000, pages = 0;
+  bool full = false;
+
+ private:
+  const TierInfo info_;
+  ManualClock& clock_;
+  std::vector<Completion> ended_;
+};
+
+class MeasuredStack : public ::testing::Test {
+ protected:
+  void store(int pages) {
+    for (int i = 0; i < pages; ++i) {
+      Transfer transfer{.slot = stack.allocate(kTierPage)->slot, .bytes = kTierPage, .direction = Direction::store};
+      ASSERT_TRUE(stack.submit({&transfer, 1}));
+      std::vector<Completion> completions;
+      ASSERT_TRUE(stack.poll(completions));
+      ASSERT_EQ(completions.size(), 1u);
+    }
+  }
+  // Of so many new pages, those of the first tier.
+  std::uint64_t to_first(int pages) {
+    const std::uint64_t before = first.pages;
+    store(pages);
+    return first.pages - before;
+  }
+  ManualClock clock;
+  TimedTier first{"lenders", clock}, second{"disk", clock};
+  StackedTier stack{{&first, &second}, &clock};
+};
+
+TEST_F(MeasuredStack, ALaterTierIsTriedNowAndThenUntilItIsMeasured) {
+  EXPECT_EQ(to_first(StackedTier::kTrialEvery), StackedTier::kTrialEvery - StackedTier::kTrialPages);
+  EXPECT_EQ(to_first(1000), 1000u) << "as fast as the first";
+}
+
+TEST_F(MeasuredStack, PagesGoToTheFasterTierInEitherOrder) {
+  second.page_us = 100;
+  store(StackedTier::kTrialEvery);
+  EXPECT_EQ(to_first(1000), 0u);
+  first.page_us = 1;  // not known, as long as no page comes from there
+  second.full = true;
+  EXPECT_EQ(to_first(200), 200u);
+  second.full = false;
+  EXPECT_EQ(to_first(1000), 1000u);
+}
+
+TEST_F(MeasuredStack, WithoutAClockTheOrderStays) {
+  StackedTier fixed({&first, &second});
+  for (int i = 0; i < 1000; ++i) (void)fixed.allocate(kTierPage);
+  EXPECT_EQ(first.pages, 1000u);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 #include <memory>
+#include <stdexcept>
+#include <string>
 
 #include "gpu/fault_injection.hpp"
 #include "gpu/handles.hpp"
@@ -15,6 +17,10 @@ namespace vmem::tiers {
 // process of its own.
 struct TierMachine {
   explicit TierMachine(const char* machine) {
+    static const std::string first = machine;
+    if (first != machine)
+      throw std::runtime_error("needs the machine " + std::string(machine) + ", and this process has " + first +
+                               ": run each test in a process of its own, by ctest or --gtest_filter");
     ::setenv("VMEM_EMU", machine, 1);
     driver = *gpu::Driver::load("emulated");
     context = *gpu::PrimaryContext::retain(driver, 0);

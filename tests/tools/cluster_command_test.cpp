@@ -126,6 +126,32 @@ TEST_F(ClusterCommand, AClusterIsStartedUsedSurveyedAndEnded) {
   EXPECT_THAT(gone.text, HasSubstr("no cluster is up in " + path()));
 }
 
+TEST_F(ClusterCommand, ItsDaemonsLendHbmToo) {
+  const std::string gpus = "VMEM_DRIVER=emulated VMEM_EMU=devices=2,hbm=256MiB,host=1GiB";
+  const Outcome up = cluster("up --nodes 2 --memory 16MiB --hbm 0:64MiB,1:128MiB", gpus);
+  EXPECT_EQ(up.code, 0) << up.text;
+  EXPECT_THAT(up.text, HasSubstr("each with 16 MiB of memory and 64 MiB of HBM of GPU 0 or 128 MiB of HBM of GPU 1"));
+  const std::string status = said("status");
+  EXPECT_THAT(status, HasSubstr("2 of 2 nodes alive and lending 224 MiB\n"));
+  EXPECT_THAT(status, HasSubstr(" lends 16 MiB and 64 MiB of HBM\n"));
+  EXPECT_THAT(status, HasSubstr(" lends 16 MiB and 128 MiB of HBM\n"));
+  const std::string listed = shell(beside("vmem") + " node list --cluster " + address()).text;
+  EXPECT_THAT(listed, HasSubstr("64 MiB of HBM (GPU 0, "));
+  EXPECT_THAT(listed, HasSubstr("128 MiB of HBM (GPU 1, "));
+  const Outcome program = borrow(address());
+  EXPECT_EQ(program.code, 0) << program.text;
+  EXPECT_THAT(program.text, HasSubstr("0 wrong words"));
+  EXPECT_EQ(said("down"), "vmem cluster: 3 processes have ended\n");
+}
+
+TEST_F(ClusterCommand, AGpuThatIsNotThereTakesAllDownAgain) {
+  const Outcome outcome = cluster("up --nodes 1 --memory 16MiB --hbm 7:64MiB",
+                                  "VMEM_DRIVER=emulated VMEM_EMU=devices=1,hbm=256MiB,host=1GiB");
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(outcome.text, HasSubstr("--hbm 7:64 MiB names GPU 7, and there is 1"));
+  EXPECT_FALSE(exists(path()));
+}
+
 TEST_F(ClusterCommand, DaemonsThatRefuseTheirOptionsAreQuotedAndNothingIsLeft) {
   const Outcome outcome = cluster("up --nodes 2 --memory 64MiB", "VMEM_SECRET=/nonexistent/secret");
   EXPECT_EQ(outcome.code, 3);
@@ -168,6 +194,7 @@ TEST_F(ClusterCommand, WhatCannotBeIsRefusedBeforeAnythingIsMade) {
   refused("up --nodes many", "--nodes takes a number, and 'many' is none");
   refused("up --memory lots", "--memory: 'lots' is not a size");
   refused("up --memory 1MiB", "--memory 1MiB: memory is lent in units of 2 MiB");
+  refused("up --hbm 4GiB", "--hbm: '4GiB' names no GPU and size");
   refused("up --memory 900TiB", "for each of 3 nodes asked for");
   refused("up --name a/b", "--name 'a/b': accepted: letters");
   refused("status --json --address", "cannot be used with");

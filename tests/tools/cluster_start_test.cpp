@@ -38,8 +38,22 @@ TEST(ClusterOptions, AreCheckedAgainstTheirRangesAndTheMachine) {
               HasSubstr("--copies 401 MiB and --memory 600 MiB for each of 1 nodes"));
   EXPECT_THAT(message_of(check({.copies_bytes = kMiB})), HasSubstr("--copies 1MiB: pages have at least 2 MiB"));
   EXPECT_THAT(message_of(check({.nodes = 16, .memory_bytes = UINT64_MAX})), HasSubstr("for each of 16 nodes"));
+  const runtime::HbmLoan loan{.ordinal = 0, .bytes = 64 * kMiB};
+  EXPECT_TRUE(check({.nodes = 1, .memory_bytes = 488 * kMiB, .hbm = {loan}}));
+  EXPECT_THAT(message_of(check({.nodes = 1, .memory_bytes = 489 * kMiB, .hbm = {loan}})),
+              HasSubstr("and with --hbm each takes 512 MiB for the way to HBM; give at most 488MiB together"));
+  EXPECT_THAT(message_of(check({.nodes = 1, .memory_bytes = 2 * kMiB, .hbm = {loan, loan}})),
+              HasSubstr("--hbm says 2 times what a node lends, for 1 node; give --nodes 2"));
   for (const char* const name : {"", "a/b", "a b", "a?", "a@b:1/c"})
     EXPECT_THAT(message_of(check({.memory_bytes = 2 * kMiB, .name = name})), HasSubstr(std::string("--name '") + name));
+}
+
+TEST(ClusterOptions, LoansOfHbmGoToTheNodesInTurn) {
+  const StartOptions options{.nodes = 3, .hbm = {{.ordinal = 0, .bytes = kMiB}, {.ordinal = 1, .bytes = 2 * kMiB}}};
+  EXPECT_EQ(options.hbm_of(1)->ordinal, 0);
+  EXPECT_EQ(options.hbm_of(2)->ordinal, 1);
+  EXPECT_EQ(options.hbm_of(3)->ordinal, 0);
+  EXPECT_FALSE(StartOptions{}.hbm_of(1));
 }
 
 class ClusterStart : public FolderTest {

@@ -34,6 +34,16 @@ TEST(Doctor, AbsentDriverIsAProblemWithAFix) {
   EXPECT_NE(find(report, "addresses"), nullptr) << "the rest of the machine was not examined";
 }
 
+#ifndef __SANITIZE_THREAD__
+TEST(Doctor, SaysHowPagesGetToLentHbm) {
+  const Report report = examine("emulated");
+  const Finding* finding = find(report, "UCX ");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_EQ(finding->topic, "network");
+  EXPECT_NE(find(report, "lent HBM passes pinned staging"), nullptr) << report.to_text();
+}
+#endif
+
 TEST(Doctor, NamesBundledLibrariesWithVersions) {
   const Report report = examine("emulated");
   const Finding* bundled = find(report, "openssl 3.");

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/counted.hpp"
 #include "base/sizes.hpp"
 #include "cluster/registry/etcd/address.hpp"
 #include "pagetable/types.hpp"
 #include "runtime/cluster/node_list.hpp"
+#include "runtime/remote/daemon.hpp"
 #include "tools/cluster/survey.hpp"
 
 namespace vmem::tools::local_cluster {
@@ -42,13 +44,18 @@ Status check_options(const StartOptions& options, std::uint64_t available_bytes)
   if (options.copies_bytes != 0 && options.copies_bytes < pagetable::kGranuleBytes)
     return refuse(fmt::format("--copies {}: pages have at least {}; give at least that",
                               exact_bytes(options.copies_bytes), format_bytes(pagetable::kGranuleBytes)));
-  const std::uint64_t each = available_bytes / options.nodes;
+  if (options.hbm.size() > options.nodes)
+    return refuse(fmt::format("--hbm says {} times what a node lends, for {}; give --nodes {}, or fewer",
+                              options.hbm.size(), counted(options.nodes, "node", "nodes"), options.hbm.size()));
+  const std::uint64_t staging = options.hbm.empty() ? 0 : runtime::kDaemonStagingBytes;
+  const std::uint64_t share = available_bytes / options.nodes, each = share - std::min(share, staging);
   if (options.memory_bytes > each || options.copies_bytes > each - options.memory_bytes)
     return refuse(fmt::format(
-        "{}--memory {} for each of {} nodes asked for, {} are available on this machine; give "
+        "{}--memory {} for each of {} nodes asked for, {} are available on this machine{}; give "
         "at most {} together, or fewer --nodes",
         options.copies_bytes == 0 ? "" : fmt::format("--copies {} and ", format_bytes(options.copies_bytes)),
         format_bytes(options.memory_bytes), options.nodes, format_bytes(available_bytes),
+        staging == 0 ? "" : fmt::format(", and with --hbm each takes {} for the way to HBM", format_bytes(staging)),
         exact_bytes(each >> 20 << 20)));
   if (const auto parsed = vmem::cluster::parse_etcd_address(address_of(1, options.name));
       !parsed || parsed->cluster != options.name)
@@ -168,6 +175,8 @@ LaunchCommand Start::daemon_command(std::uint32_t number) const {
       .environment = environment()};
   if (options_.copies_bytes != 0)
     command.words.insert(command.words.end(), {"--copies", exact_bytes(options_.copies_bytes)});
+  if (const auto hbm = options_.hbm_of(number))
+    command.words.insert(command.words.end(), {"--hbm", fmt::format("{}:{}", hbm->ordinal, exact_bytes(hbm->bytes))});
   return command;
 }
 

@@ -6,9 +6,11 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/remote/lent_hbm.hpp"
 #include "tools/cluster/etcd.hpp"
 #include "tools/cluster/interrupts.hpp"
 #include "tools/cluster/stop.hpp"
@@ -19,7 +21,13 @@ struct StartOptions {
   std::uint32_t nodes = 3;
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;  // that each node lends
   std::uint64_t copies_bytes = 0;                       // for copies of published regions
-  std::string name = "local";                           // of the cluster
+  // HBM that each node lends besides, of which GPU; if there are more nodes, in turn. Empty: none.
+  std::vector<runtime::HbmLoan> hbm = {};
+  std::string name = "local";  // of the cluster
+
+  std::optional<runtime::HbmLoan> hbm_of(std::uint32_t number) const {  // of a node, from 1
+    return hbm.empty() ? std::nullopt : std::optional(hbm[(number - 1) % hbm.size()]);
+  }
 };
 
 // What it takes from the machine; tests replace parts of it.

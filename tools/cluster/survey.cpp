@@ -29,8 +29,10 @@ std::string member_words(const Survey& survey, const Survey::Entry& entry) {
   if (!entry.node) return survey.registry_error.empty() ? "no member" : "";
   const auto id = static_cast<std::uint64_t>(entry.node->id);
   if (!entry.lives) return fmt::format("is listed as node {} until its lease ends", id);
-  return fmt::format("node {} at {} lends {}{}", id, addresses_of(*entry.node),
-                     format_bytes(entry.node->record.lends.memory), entry.node->drain ? "; drains" : "");
+  const auto& lends = entry.node->record.lends;
+  return fmt::format("node {} at {} lends {}{}{}", id, addresses_of(*entry.node), format_bytes(lends.memory),
+                     lends.hbm == 0 ? "" : fmt::format(" and {} of HBM", format_bytes(lends.hbm)),
+                     entry.node->drain ? "; drains" : "");
 }
 
 std::string line_of(const Survey& survey, const Survey::Entry& entry) {
@@ -49,6 +51,7 @@ nlohmann::json json_of(const Survey::Entry& entry) {
   fields["node"] = static_cast<std::uint64_t>(entry.node->id);
   fields["addresses"] = entry.node->record.addresses;
   fields["memory_bytes"] = entry.node->record.lends.memory;
+  fields["hbm_bytes"] = entry.node->record.lends.hbm;
   fields["drains"] = entry.node->drain.has_value();
   return fields;
 }
@@ -70,7 +73,7 @@ bool Survey::whole() const {
 std::uint64_t Survey::lent_bytes() const {
   std::uint64_t bytes = 0;
   for (const Entry& each : entries)
-    if (each.lives && each.node) bytes += each.node->record.lends.memory;
+    if (each.lives && each.node) bytes += each.node->record.lends.pages();
   return bytes;
 }
 

@@ -19,6 +19,8 @@ void check_host(Report& report, bool emulated);
 std::shared_ptr<const gpu::Driver> check_driver(Report& report, const std::string& which);
 // Ways from disks to HBM.
 void check_storage(Report& report, const std::shared_ptr<const gpu::Driver>& driver);
+// UCX, and whether it moves GPU memory. `driver` may be null.
+void check_network(Report& report, const std::shared_ptr<const gpu::Driver>& driver);
 void check_devices(Report& report, const std::shared_ptr<const gpu::Driver>& driver);
 // Libraries inside of vmem's binaries, with their versions.
 void check_bundled(Report& report);

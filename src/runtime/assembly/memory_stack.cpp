@@ -147,11 +147,12 @@ void MemoryStack::start_files() {
   files_ = std::make_unique<tiers::FileTier>(std::move(config));
 }
 
-// Other nodes' memory before this node's disks.
+// Other nodes' memory before this node's disks, unless these are measured to be faster.
 tiers::Tier* MemoryStack::below_host() {
   if (!remote_) return disk_.get();
   if (!disk_) return &remote_->tier();
-  if (!below_) below_ = std::make_unique<tiers::StackedTier>(std::vector<tiers::Tier*>{&remote_->tier(), disk_.get()});
+  if (!below_)
+    below_ = std::make_unique<tiers::StackedTier>(std::vector<tiers::Tier*>{&remote_->tier(), disk_.get()}, &clock_);
   return below_.get();
 }
 

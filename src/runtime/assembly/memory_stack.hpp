@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "base/clock.hpp"
 #include "base/status.hpp"
 #include "gpu/driver.hpp"
 #include "runtime/assembly/devices.hpp"
@@ -51,6 +52,7 @@ class MemoryStack {
   const Options& options_;
   const std::shared_ptr<const gpu::Driver> driver_;
   const std::function<void()> wake_;
+  const SteadyClock clock_;
   // In the order of use: a later member calls an earlier one.
   std::unique_ptr<tiers::NearTier> host_;
   std::shared_ptr<tiers::GdsReader> gds_;  // unless the option gds is off

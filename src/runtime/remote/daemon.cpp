@@ -24,8 +24,6 @@ namespace {
 
 using pagetable::kGranuleBytes;
 
-// Two of the largest pages, in transfer to or from a disk or HBM.
-constexpr std::uint64_t kStagingBytes = std::uint64_t{512} << 20;
 constexpr std::uint32_t kDiskDepth = 64;
 constexpr std::uint64_t kLeaveUs = 10'000'000;  // for other nodes to take over what this one keeps
 constexpr std::uint64_t kJoinUs = 10'000'000;   // to become a member of a cluster
@@ -91,7 +89,7 @@ Status Daemon::reserve(const DaemonOptions& options) {
   if (options.lend_bytes != 0) VMEM_TRY(check_size("--lend", options.lend_bytes));
   if (options.client_bytes) VMEM_TRY(check_size("--per-node", *options.client_bytes));
   lent_bytes_ = options.lend_bytes / kGranuleBytes * kGranuleBytes;
-  staging_bytes_ = options.nvme.empty() && !options.hbm ? 0 : kStagingBytes;
+  staging_bytes_ = options.nvme.empty() && !options.hbm ? 0 : kDaemonStagingBytes;
   const std::uint64_t bytes = lent_bytes_ + staging_bytes_;
   if (options.copies_bytes != 0) VMEM_TRY(check_size("--copies", options.copies_bytes));
   if (options.copies_bytes != 0 && options.cluster.empty())
@@ -168,6 +166,7 @@ Status Daemon::open(const DaemonOptions& options) {
   rdma::NodeSetup setup{.self = self, .make_transport = {}, .clock = &clock_, .times = {}};
   setup.make_transport = [&](rdma::Receiver& receiver) { return make_transport(node, clock_, receiver); };
   VMEM_ASSIGN(node_, rdma::Node::create(std::move(setup)));
+  if (hbm_ && !options.fabric.empty()) hbm_->ask_ucx(fabric_settings(options.fabric));
   VMEM_TRY(service_->start(*node_));
   if (!options.cluster.empty()) VMEM_TRY(start_joint(options, node));
   node_->start();

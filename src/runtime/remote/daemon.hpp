@@ -23,6 +23,10 @@
 
 namespace vmem::runtime {
 
+// Host memory of a daemon that lends disks or HBM: two of the largest pages, on their way there or
+// back.
+inline constexpr std::uint64_t kDaemonStagingBytes = std::uint64_t{512} << 20;
+
 struct DaemonOptions {
   std::string listen = "127.0.0.1:7000";
   std::uint64_t lend_bytes = 0;

@@ -9,6 +9,7 @@
 #include "base/log.hpp"
 #include "base/sizes.hpp"
 #include "pagetable/types.hpp"
+#include "rdma/transport/ucx/ucx_memory_types.hpp"
 
 namespace vmem::runtime {
 namespace {
@@ -101,6 +102,24 @@ void LentHbm::set_limit(std::uint64_t bytes) {
   tier_->set_limit(limit);
 }
 
-std::string LentHbm::describe() const { return fmt::format("GPU {}, through pinned staging", loan_.ordinal); }
+// Pages pass pinned staging all the same: what arrives has to be checked before it is kept. The
+// slab that UCX is to register is allocated like those of the tier.
+void LentHbm::ask_ucx(const std::vector<std::pair<std::string, std::string>>& settings) {
+  const auto current = gpu::ScopedContext::push(driver_, context_.context());
+  gpu::DeviceMemory slab;
+  const auto take = [&]() -> Result<rdma::Bytes> {
+    VMEM_ASSIGN(slab, gpu::DeviceMemory::create(driver_, kGranuleBytes));
+    return rdma::Bytes(reinterpret_cast<std::byte*>(slab.get()), kGranuleBytes);
+  };
+  const auto path = rdma::ask_ucx_about_memory(rdma::with_cuda(settings), rdma::UcxMemoryType::cuda, take);
+  ucx_ = !path          ? fmt::format("UCX was not asked about GPU memory: {}", path.error().message)
+         : path->direct ? fmt::format("UCX {} could move its memory directly", path->version)
+                        : fmt::format("UCX {} does not move its memory: {}", path->version, path->why);
+  VMEM_LOG_INFO("HBM that is lent: {}", describe());
+}
+
+std::string LentHbm::describe() const {
+  return fmt::format("GPU {}, through pinned staging{}{}", loan_.ordinal, ucx_.empty() ? "" : "; ", ucx_);
+}
 
 }  // namespace vmem::runtime

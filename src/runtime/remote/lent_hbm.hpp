@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/status.hpp"
 #include "gpu/handles.hpp"
@@ -37,7 +39,11 @@ class LentHbm {
   const tiers::HbmTier& tier() const { return *tier_; }
   // At most so much is lent, and never more than the loan. Any thread.
   void set_limit(std::uint64_t bytes);
-  // "GPU 0, through pinned staging"
+  // Finds out whether UCX, with these settings, moves this GPU's memory itself, and logs it. Call
+  // once, before describe().
+  void ask_ucx(const std::vector<std::pair<std::string, std::string>>& settings);
+  // "GPU 0, through pinned staging", and what UCX said: "; UCX 1.13.1 does not move its memory: it
+  // has no CUDA memory type"
   std::string describe() const;
 
  private:
@@ -49,6 +55,7 @@ class LentHbm {
   gpu::DriverRef driver_;
   gpu::PrimaryContext context_;
   void* pinned_ = nullptr;
+  std::string ucx_;  // what it said; "": not asked
   std::unique_ptr<tiers::HbmTier> tier_;
 };
 

@@ -277,7 +277,7 @@ TEST(CopyPlacer, AReservedPlaceIsNobodyElses) {
   ASSERT_TRUE(to);
   EXPECT_FALSE(some.allocate());
   EXPECT_FALSE(some.placer.reserve(some.placer.granted(some.slots[0]), 0));
-  some.placer.cancel(*to, kPage);
+  some.placer.cancel(some.placer.granted(some.slots[0]), *to, kPage);
   EXPECT_TRUE(some.placer.reserve(some.placer.granted(some.slots[0]), 0));
 }
 
@@ -297,6 +297,36 @@ TEST(CopyPlacer, OfTwoNodesTheOneWithHbmGoesBeforeTheOneWithALargerDisk) {
   Nodes some(1, {{.disk = 16}, {.hbm = 4}});
   ASSERT_TRUE(some.allocate());
   EXPECT_EQ(some.placer.copies(some.slots[0])[0].node, 1u);
+}
+
+TEST(CopyPlacer, TheFasterMediumOfANodeGoesFirstInEitherOrder) {
+  for (const auto& [memory, hbm] : {std::pair(0u, 1u), std::pair(1u, 0u)}) {
+    Nodes some(1, {{.memory = 2, .disk = 2, .hbm = 2}});
+    some.placer.set_level(0, wire::Medium::memory, memory);
+    some.placer.set_level(0, wire::Medium::hbm, hbm);
+    some.placer.set_level(0, wire::Medium::disk, 2);
+    ASSERT_EQ(some.allocate_all(), 6u);
+    const auto medium = [&](std::size_t i) { return *wire::medium_of(some.placer.copies(some.slots[i])[0].offset); };
+    EXPECT_EQ(medium(0), memory == 0 ? wire::Medium::memory : wire::Medium::hbm);
+    EXPECT_EQ(medium(2), memory == 0 ? wire::Medium::hbm : wire::Medium::memory);
+    EXPECT_EQ(medium(4), wire::Medium::disk);
+  }
+}
+
+TEST(CopyPlacer, OfTwoNodesTheFasterGoesBeforeTheOneWithMoreRoom) {
+  Nodes some(1, {{.memory = 16}, {.hbm = 4}, {.disk = 4}});
+  some.placer.set_level(0, wire::Medium::memory, 2);
+  some.placer.set_level(1, wire::Medium::hbm, 1);
+  some.placer.set_level(2, wire::Medium::disk, 0);
+  ASSERT_EQ(some.allocate_all(), 24u);
+  const auto node = [&](std::size_t i) { return some.placer.copies(some.slots[i])[0].node; };
+  EXPECT_EQ(node(0), 2u);
+  EXPECT_EQ(node(3), 2u);
+  EXPECT_EQ(node(4), 1u);
+  EXPECT_EQ(node(8), 0u);
+  some.placer.set_room(1, {.lease = 9, .bytes = {.hbm = 4 * kPage}});
+  ASSERT_TRUE(some.allocate());
+  EXPECT_EQ(node(24), 1u) << "the level is the node's, not the lease's";
 }
 
 // Only until what is left fits, and to the memory of the same node, too.
@@ -321,6 +351,39 @@ TEST(CopyPlacer, PagesLeaveHbmThatIsWantedBack) {
   }
   some.placer.revise(0, {.memory = kPage, .hbm = 4 * kPage});
   EXPECT_EQ(some.ready(), 1u) << "in HBM again";
+}
+
+// Those that are on their way count as gone, until their move fails.
+TEST(CopyPlacer, NoMorePagesBeginToLeaveHbmThanHaveTo) {
+  Nodes some(1, {{.memory = 4, .hbm = 4}});
+  ASSERT_EQ(some.allocate_all(), 8u);
+  for (std::size_t i = 0; i < 4; ++i) some.placer.release(some.slots[i]);
+  some.placer.revise(0, {.memory = 4 * kPage, .hbm = 2 * kPage});
+  const auto slot = [&](std::size_t i) { return some.placer.granted(some.slots[i]); };
+  const auto leaves = [&](std::size_t i) { return some.placer.repair(slot(i), {true}).kind == Repair::Kind::make; };
+  const auto first = some.placer.reserve(slot(4), 0), second = some.placer.reserve(slot(5), 0);
+  ASSERT_TRUE(first && second);
+  EXPECT_FALSE(leaves(6));
+  some.placer.cancel(slot(4), *first, kPage);
+  EXPECT_TRUE(leaves(6));
+  ASSERT_TRUE(some.placer.reserve(slot(6), 0));
+  EXPECT_FALSE(leaves(7));
+  some.placer.release(some.slots[6]);  // its move is dropped: the room is free all the same
+  EXPECT_FALSE(leaves(7));
+  ASSERT_TRUE(some.placer.replace(slot(5), 0, *second));
+  EXPECT_FALSE(leaves(7));
+  EXPECT_FALSE(leaves(4));
+}
+
+// Its owner had some back when the lease was granted.
+TEST(CopyPlacer, HbmBeyondWhatWasThereAtFirstIsUsedOnceItIsLent) {
+  Nodes some(1, {{.hbm = 1}});
+  ASSERT_EQ(some.allocate_all(), 1u);
+  some.placer.revise(0, {.hbm = 3 * kPage});
+  EXPECT_EQ(some.budget(), 3u);
+  EXPECT_EQ(some.allocate_all(), 3u);
+  some.placer.revise(0, {.hbm = 2 * kPage});
+  EXPECT_TRUE(some.placer.is_wanted_back(some.placer.copies(some.slots[2])[0]));
 }
 
 TEST(CopyPlacer, PagesStayOnADiskThatFailed) {

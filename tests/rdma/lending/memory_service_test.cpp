@@ -357,6 +357,21 @@ TEST_F(HbmRoom, ABorrowerIsToldWhatItMayUseWhileTheOwnerLendsLessAndMoreAgain) {
   EXPECT_EQ(told().hbm, kHbmBytes) << "not more than it was granted";
 }
 
+TEST_F(HbmRoom, ALeaseThatWasGrantedWhileLessWasLentGrowsAndTakesNothingOfOthers) {
+  lend(16 * kMiB);
+  connect(1);
+  transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::Ask{{.hbm = 40 * kMiB}});
+  host->step();
+  EXPECT_EQ(told().hbm, 16 * kMiB);
+  connect(2);
+  EXPECT_EQ(ask(2).bytes, (wire::MediumBytes{.memory = kBytes})) << "all that there is, is leased";
+  lend(48 * kMiB);
+  EXPECT_EQ(told().hbm, 8 * kMiB) << "node 1 has 40 MiB, as it asked for";
+  lend(kHbmBytes);
+  EXPECT_EQ(told().hbm, 24 * kMiB);
+  EXPECT_EQ(service.statistics().lent.hbm, kHbmBytes);
+}
+
 TEST_F(HbmRoom, AllLeasesShrinkInProportionAndAreNeverLargerThanWhatIsThere) {
   connect(1);
   transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::Ask{{.hbm = 48 * kMiB}});

@@ -11,6 +11,7 @@
 
 #include "rdma/transport/progress_thread.hpp"
 #include "rdma/transport/ucx/ucx_handles.hpp"
+#include "rdma/transport/ucx/ucx_memory_types.hpp"
 #include "rdma/transport/ucx_pair.hpp"
 
 namespace vmem::rdma {
@@ -41,6 +42,38 @@ TEST(Ucx, ASettingThatItDoesNotTakeIsAnError) {
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().status, VMEM_ERROR_INVALID_OPTION);
   EXPECT_THAT(made.error().message, HasSubstr("UCX_RNDV_THRESH=a lot"));
+}
+
+// Without CUDA, as distributions build it, it is not asked to register GPU memory.
+TEST(Ucx, SaysWhetherItMovesGpuMemory) {
+  bool asked = false;
+  const auto path = ask_ucx_about_memory(with_cuda({{"TLS", "tcp"}}), UcxMemoryType::cuda, [&]() -> Result<Bytes> {
+    asked = true;
+    return fail(VMEM_ERROR_UNSUPPORTED, "this test has no GPU");
+  });
+  if (asked) GTEST_SKIP() << "this UCX knows CUDA memory";
+  ASSERT_TRUE(path) << path.error().message;
+  EXPECT_FALSE(path->direct);
+  EXPECT_EQ(path->why, "it has no CUDA memory type");
+  EXPECT_THAT(path->version, ::testing::MatchesRegex("1\\.[0-9]+\\.[0-9]+"));
+}
+
+TEST(Ucx, MovesMemoryDirectlyThatItRegistersAsWhatItIs) {
+  std::vector<std::byte> slab(2 << 20);
+  const auto path =
+      ask_ucx_about_memory({{"TLS", "tcp"}}, UcxMemoryType::host, [&]() -> Result<Bytes> { return Bytes(slab); });
+  ASSERT_TRUE(path) << path.error().message;
+  EXPECT_TRUE(path->direct) << path->why;
+}
+
+TEST(Ucx, MemoryThatTheSlabLacksIsAnError) {
+  const auto path = ask_ucx_about_memory({{"TLS", "tcp"}}, UcxMemoryType::host,
+                                         []() -> Result<Bytes> { return fail(VMEM_ERROR_OUT_OF_MEMORY, "none"); });
+  ASSERT_FALSE(path);
+  EXPECT_EQ(path.error().status, VMEM_ERROR_OUT_OF_MEMORY);
+  const auto none = ask_ucx_about_memory({{"TLS", "ib"}, {"NET_DEVICES", "none0:1"}}, UcxMemoryType::host, {});
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().status, VMEM_ERROR_INVALID_OPTION);
 }
 
 TEST(Ucx, TheProgramKeepsItsSignals) {

@@ -26,7 +26,9 @@ struct LentPage {
 
 // The room of a lease in a medium.
 struct Quota {
-  std::uint64_t range = 0;  // offsets are below this; as granted
+  // Offsets are below this. On disks and in HBM, what was free when it was granted, had the medium
+  // all that it had at the start.
+  std::uint64_t range = 0;
   std::uint64_t bytes = 0;  // usable part: less than the range while the medium has less
 };
 

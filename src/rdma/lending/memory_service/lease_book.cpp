@@ -24,10 +24,20 @@ std::uint64_t random_start() {
   return (std::uint64_t{source()} << 32 | source()) & ~std::uint64_t{0xffff};
 }
 
+wire::MediumBytes budgets(const ServiceConfig& config) {
+  wire::MediumBytes bytes;
+  for (const Medium medium : wire::kMedia) bytes[medium] = config.budget_bytes(medium);
+  return bytes;
+}
+
 }  // namespace
 
 LeaseBook::LeaseBook(const ServiceConfig& config, Parts parts)
-    : config_(config), parts_(parts), room_(0, config.lendable_bytes()), last_id_(random_start()) {}
+    : config_(config),
+      parts_(parts),
+      capacity_(budgets(config)),
+      room_(0, config.lendable_bytes()),
+      last_id_(random_start()) {}
 
 LeaseRef LeaseBook::find(NodeId client) const {
   const auto found = leases_.find(client);
@@ -47,6 +57,16 @@ std::uint64_t LeaseBook::free_bytes(Medium medium) const {
   return there - std::min(there, parts_.statistics.lent[medium]);
 }
 
+// What leases could cover besides, had the medium all that it had at the start. A lease that is
+// granted while the owner wants HBM back grows into its range later; it gets no room that other
+// leases had.
+std::uint64_t LeaseBook::free_range(Medium medium) const {
+  if (medium == Medium::memory) return free_bytes(medium);
+  std::uint64_t taken = 0;
+  for (const LeaseRef& lease : all()) taken += lease->quota(medium).range;
+  return capacity_[medium] - std::min(capacity_[medium], taken);
+}
+
 bool LeaseBook::may_grow(const wire::Ask& ask) const {
   if (wiping_ == 0 && ended_.empty()) return false;
   return std::ranges::any_of(wire::kMedia, [&](Medium medium) {
@@ -59,7 +79,8 @@ LeaseRef LeaseBook::grant(NodeIdentity client, const std::string& tenant, const 
   auto lease = std::make_shared<Lease>();
   for (const Medium medium : wire::kMedia) {
     Quota& quota = lease->quota(medium);
-    quota.range = quota.bytes = share(ask.bytes[medium], free_bytes(medium));
+    quota.range = share(ask.bytes[medium], free_range(medium));
+    quota.bytes = share(quota.range, free_bytes(medium));
   }
   const wire::MediumBytes granted = lease->usable();
   if (granted.sum() == 0) return nullptr;

@@ -54,6 +54,7 @@ class LeaseBook {
  private:
   std::uint64_t share(std::uint64_t asked, std::uint64_t there) const;
   std::uint64_t free_bytes(wire::Medium medium) const;
+  std::uint64_t free_range(wire::Medium medium) const;
   std::vector<LeaseRef> all() const;
   bool follow(wire::Medium medium);
   void shrink(wire::Medium medium, std::uint64_t there);
@@ -64,7 +65,8 @@ class LeaseBook {
   const ServiceConfig& config_;
   const Parts parts_;
   LogLimit leased_, lapsed_;
-  Extents room_;  // of the lent memory
+  const wire::MediumBytes capacity_;  // of the media, at the start
+  Extents room_;                      // of the lent memory
   std::uint64_t last_id_ = 0;
   std::map<NodeId, LeaseRef> leases_;
   std::list<LeaseRef> ended_;  // not wiped yet

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <numeric>
+#include <ranges>
 #include <tuple>
 #include <utility>
 
@@ -11,6 +12,15 @@ namespace {
 
 // Media whose usable part changes under a lease.
 constexpr std::array kRevised = {wire::Medium::disk, wire::Medium::hbm};
+
+// Bytes of pages that fit in these rooms. Two copies lie on two nodes. If only one node lends,
+// pages have one copy, as in allocate(). A node that is full still counts.
+std::uint64_t storable(std::span<const std::uint64_t> rooms, std::uint32_t replicas) {
+  const std::uint64_t sum = std::accumulate(rooms.begin(), rooms.end(), std::uint64_t{0});
+  const std::uint64_t largest = rooms.empty() ? 0 : std::ranges::max(rooms);
+  if (replicas == 1 || rooms.size() == 1) return sum;
+  return std::min(sum / 2, sum - largest);
+}
 
 }  // namespace
 
@@ -41,7 +51,7 @@ tiers::TierUsage CopyPlacer::usage_now() const {
     if (bytes != 0) all.push_back(bytes);
     if (room.takes_pages()) ready.push_back(room.free_bytes());
   }
-  return {storable(all), used_bytes_, storable(ready)};
+  return {storable(all, replicas_), used_bytes_, storable(ready, replicas_)};
 }
 
 // Each node's media; with two replicas, the budget as one place.
@@ -57,15 +67,6 @@ std::vector<std::uint64_t> CopyPlacer::places() const {
   return all;
 }
 
-// Bytes of pages that fit in these rooms. Two copies lie on two nodes. If only one node lends,
-// pages have one copy, as in allocate(). A node that is full still counts.
-std::uint64_t CopyPlacer::storable(std::span<const std::uint64_t> rooms) const {
-  const std::uint64_t sum = std::accumulate(rooms.begin(), rooms.end(), std::uint64_t{0});
-  const std::uint64_t largest = rooms.empty() ? 0 : std::ranges::max(rooms);
-  if (replicas_ == 1 || rooms.size() == 1) return sum;
-  return std::min(sum / 2, sum - largest);
-}
-
 // A page in transit may need room although none is left to commit to: without any, no page could
 // be exchanged.
 Result<SlotGrant> CopyPlacer::allocate(std::uint64_t page_bytes) {
@@ -73,7 +74,16 @@ Result<SlotGrant> CopyPlacer::allocate(std::uint64_t page_bytes) {
   auto slot = place_all(page_bytes, &Room::takes_pages);
   if (!slot && last_resort_ == LastResort::draining_nodes) slot = place_all(page_bytes, &Room::lends);
   if (!slot) return no_room(page_bytes);
-  return SlotGrant{Grant::granted, new_slot(*slot)};
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<SlotId>(slots_.size()));
+    slots_.emplace_back();
+  }
+  const SlotId id = free_slots_.back();
+  free_slots_.pop_back();
+  slots_[id] = *slot;
+  slots_[id].grant = ++last_grant_;
+  used_bytes_ += slot->bytes;
+  return SlotGrant{Grant::granted, id};
 }
 
 // nullopt: not all copies that these nodes allow have found a place.
@@ -93,19 +103,6 @@ std::optional<CopyPlacer::Slot> CopyPlacer::place_all(std::uint64_t page_bytes, 
   return wanted == 0 ? std::nullopt : std::optional(slot);
 }
 
-SlotId CopyPlacer::new_slot(const Slot& slot) {
-  if (free_slots_.empty()) {
-    free_slots_.push_back(static_cast<SlotId>(slots_.size()));
-    slots_.emplace_back();
-  }
-  const SlotId id = free_slots_.back();
-  free_slots_.pop_back();
-  slots_[id] = slot;
-  slots_[id].grant = ++last_grant_;
-  used_bytes_ += slot.bytes;
-  return id;
-}
-
 // TIMEOUT if a disconnected node, not known to be dead, may return with room.
 Result<SlotGrant> CopyPlacer::no_room(std::uint64_t page_bytes) const {
   for (std::size_t node = 0; node < rooms_.size(); ++node) {
@@ -118,6 +115,7 @@ Result<SlotGrant> CopyPlacer::no_room(std::uint64_t page_bytes) const {
 
 CopyPlaces CopyPlacer::release(SlotId id) {
   const std::lock_guard lock(mutex_);
+  end_move(slots_[id]);
   const Slot slot = std::exchange(slots_[id], {});
   for (const CopyPlace& copy : slot.copies) give_back(copy, slot.bytes);
   used_bytes_ -= slot.bytes;
@@ -159,6 +157,7 @@ bool CopyPlacer::assign_new_place(SlotId id, std::size_t copy) {
   Slot& slot = slots_[id];
   const auto found = place_beside_others(slot, copy);
   if (!found) return false;
+  if (slot.leaves == slot.copies[copy]) end_move(slot);
   give_back(std::exchange(slot.copies[copy], *found), slot.bytes);
   return true;
 }
@@ -208,19 +207,33 @@ Repair CopyPlacer::repair(GrantedSlot granted, const ValidCopies& valid) const {
 
 std::optional<CopyPlace> CopyPlacer::reserve(GrantedSlot granted, std::size_t copy) {
   const std::lock_guard lock(mutex_);
-  const Slot& slot = slots_[granted.slot];
-  return slot.grant == granted.grant ? place_beside_others(slot, copy) : std::nullopt;
+  Slot& slot = slots_[granted.slot];
+  const auto found = slot.grant == granted.grant ? place_beside_others(slot, copy) : std::nullopt;
+  if (!found) return std::nullopt;
+  end_move(slot);
+  // Others need not leave in its stead.
+  if (!is_current(slot.copies[copy])) return found;
+  slot.leaves = slot.copies[copy];
+  rooms_[slot.leaves.node].part_at(slot.leaves.offset).leaving += slot.bytes;
+  return found;
 }
 
-void CopyPlacer::cancel(const CopyPlace& reserved, std::uint64_t bytes) {
+void CopyPlacer::cancel(GrantedSlot granted, const CopyPlace& reserved, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
+  if (slots_[granted.slot].grant == granted.grant) end_move(slots_[granted.slot]);
   give_back(reserved, bytes);
+}
+
+void CopyPlacer::end_move(Slot& slot) {
+  const CopyPlace left = std::exchange(slot.leaves, {});
+  if (is_current(left)) rooms_[left.node].part_at(left.offset).leaving -= slot.bytes;
 }
 
 std::optional<CopyPlace> CopyPlacer::replace(GrantedSlot granted, std::size_t copy, const CopyPlace& reserved) {
   const std::lock_guard lock(mutex_);
   Slot& slot = slots_[granted.slot];
   if (slot.grant != granted.grant) return std::nullopt;
+  end_move(slot);
   const CopyPlace old = std::exchange(slot.copies[copy], reserved);
   give_back(old, slot.bytes);
   return old;
@@ -241,8 +254,8 @@ int CopyPlacer::distance(std::uint32_t node, std::span<const CopyPlace> copies) 
 
 // With two copies, a node that would keep more free bytes than all others together has to take one:
 // those bytes would find no second node, although the budget counts them. Else prefers another
-// failure domain than that of the other copy, nodes for which no stores wait, nodes with room in
-// memory or HBM, and those with the most free bytes.
+// failure domain than that of the other copy, nodes for which no stores wait, the fastest media,
+// and nodes with the most free bytes.
 std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const CopyPlace> apart_from,
                                            Eligible eligible) {
   std::uint64_t free_bytes = 0;
@@ -252,7 +265,7 @@ std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const 
     const std::uint64_t own = room.free_bytes();
     const bool needed = replicas_ != 1 && own + bytes > free_bytes / 2;
     return std::tuple(!room.draining, needed ? own : 0, distance(node, apart_from), !room.busy,
-                      room.largest_of_fast() >= bytes, own);
+                      -std::int64_t{room.level(*room.medium_for(bytes))}, own);
   };
   std::optional<std::uint32_t> best;
   for (std::uint32_t node = 0; node < rooms_.size(); ++node) {
@@ -264,16 +277,12 @@ std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const 
   }
   if (!best) return std::nullopt;
   Room& room = rooms_[*best];
-  for (const wire::Medium medium : {wire::Medium::memory, wire::Medium::hbm, wire::Medium::disk}) {
-    if (room.part(medium).largest() < bytes) continue;
-    return CopyPlace{*best, room.lease, *room.part(medium).room.take(bytes)};
-  }
-  return std::nullopt;  // not reached: largest() is that of a part
+  return CopyPlace{*best, room.lease, *room.part(*room.medium_for(bytes)).room.take(bytes)};
 }
 
 void CopyPlacer::give_back(const CopyPlace& copy, std::uint64_t bytes) {
   if (!is_current(copy)) return;
-  rooms_[copy.node].part(*wire::medium_of(copy.offset)).room.give_back(copy.offset, bytes);
+  rooms_[copy.node].part_at(copy.offset).room.give_back(copy.offset, bytes);
 }
 
 // ---- rooms ----
@@ -283,7 +292,7 @@ void CopyPlacer::set_room(std::uint32_t node, const wire::Lent& lent) {
   Room& room = rooms_[node];
   ++revision_;
   if (room.lease != lent.lease) {
-    room = {.draining = room.draining, .busy = room.busy, .lease = lent.lease};
+    room = {.draining = room.draining, .busy = room.busy, .lease = lent.lease, .parts = {}, .levels = room.levels};
     for (const wire::Medium medium : wire::kMedia) {
       const std::uint64_t bytes = lent.bytes[medium];
       room.part(medium) = {bytes, bytes, Extents(wire::first_offset(medium), bytes)};
@@ -309,7 +318,8 @@ void CopyPlacer::set_away(std::uint32_t node) {
 
 void CopyPlacer::drop(std::uint32_t node) {
   const std::lock_guard lock(mutex_);
-  rooms_[node] = {.draining = rooms_[node].draining, .busy = rooms_[node].busy};
+  Room& room = rooms_[node];
+  room = {.draining = room.draining, .busy = room.busy, .parts = {}, .levels = room.levels};
   ++revision_;
 }
 
@@ -322,6 +332,11 @@ void CopyPlacer::set_draining(std::uint32_t node, bool draining) {
 void CopyPlacer::set_busy(std::uint32_t node, bool busy) {
   const std::lock_guard lock(mutex_);
   rooms_[node].busy = busy;
+}
+
+void CopyPlacer::set_level(std::uint32_t node, wire::Medium medium, std::uint32_t level) {
+  const std::lock_guard lock(mutex_);
+  rooms_[node].levels[static_cast<std::size_t>(medium)] = level;
 }
 
 bool CopyPlacer::is_draining(std::uint32_t node) const {
@@ -368,7 +383,7 @@ bool CopyPlacer::is_wanted_back(const CopyPlace& copy) const {
 // Of a disk that failed, nobody knows which pages are gone, and none is better off elsewhere.
 bool CopyPlacer::wanted_back(const CopyPlace& copy) const {
   const Part& hbm = rooms_[copy.node].part(wire::Medium::hbm);
-  return wire::medium_of(copy.offset) == wire::Medium::hbm && hbm.used() > hbm.usable;
+  return wire::medium_of(copy.offset) == wire::Medium::hbm && hbm.used() - hbm.leaving > hbm.usable;
 }
 
 wire::MediumBytes CopyPlacer::Room::usable() const {
@@ -378,7 +393,14 @@ wire::MediumBytes CopyPlacer::Room::usable() const {
 }
 
 void CopyPlacer::Room::set_usable(const wire::MediumBytes& usable) {
-  for (const wire::Medium medium : kRevised) part(medium).usable = std::min(part(medium).leased, usable[medium]);
+  for (const wire::Medium medium : kRevised) {
+    Part& each = part(medium);
+    if (usable[medium] > each.leased) {  // granted while the owner wanted some back
+      each.room.give_back(wire::first_offset(medium) + each.leased, usable[medium] - each.leased);
+      each.leased = usable[medium];
+    }
+    each.usable = usable[medium];
+  }
 }
 
 std::uint64_t CopyPlacer::Room::used() const {
@@ -394,11 +416,16 @@ std::uint64_t CopyPlacer::Room::free_bytes() const {
 }
 
 std::uint64_t CopyPlacer::Room::largest() const {
-  return std::max(largest_of_fast(), part(wire::Medium::disk).largest());
+  return std::ranges::max(parts | std::views::transform(&Part::largest));
 }
 
-std::uint64_t CopyPlacer::Room::largest_of_fast() const {
-  return std::max(part(wire::Medium::memory).largest(), part(wire::Medium::hbm).largest());
+// Of media alike memory comes first: nothing has to be staged on the way there.
+std::optional<wire::Medium> CopyPlacer::Room::medium_for(std::uint64_t bytes) const {
+  std::optional<wire::Medium> best;
+  for (const wire::Medium medium : {wire::Medium::memory, wire::Medium::hbm, wire::Medium::disk}) {
+    if (part(medium).largest() >= bytes && (!best || level(medium) < level(*best))) best = medium;
+  }
+  return best;
 }
 
 }  // namespace vmem::rdma

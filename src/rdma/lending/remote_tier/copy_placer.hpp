@@ -93,7 +93,7 @@ class CopyPlacer {
   // A place for a new copy, beside the slot's other ones. nullopt: no node has room, or the slot
   // was released. Ends with replace() or cancel().
   std::optional<CopyPlace> reserve(GrantedSlot slot, std::size_t copy);
-  void cancel(const CopyPlace& reserved, std::uint64_t bytes);
+  void cancel(GrantedSlot slot, const CopyPlace& reserved, std::uint64_t bytes);
   // The copy lies there from now on. Returns where it was; that room is free. nullopt: the slot was
   // released, and nothing has changed.
   std::optional<CopyPlace> replace(GrantedSlot slot, std::size_t copy, const CopyPlace& reserved);
@@ -112,6 +112,9 @@ class CopyPlacer {
   bool is_draining(std::uint32_t node) const;
   // A busy node gets new pages only if no other has room.
   void set_busy(std::uint32_t node, bool busy);
+  // Of places that do else, those of the lowest level come first. At first disks have level 1, and
+  // the others 0.
+  void set_level(std::uint32_t node, wire::Medium medium, std::uint32_t level);
   bool is_empty(std::uint32_t node) const;  // no place there is given
   // Grows when repairs may have become necessary, or possible.
   std::uint64_t revision() const;
@@ -119,7 +122,7 @@ class CopyPlacer {
   std::string address(std::uint32_t node) const;
   wire::MediumBytes lent(std::uint32_t node) const;  // the usable part
   bool disk_failed(std::uint32_t node) const;
-  // The copy lies in HBM of which the owner wants some back.
+  // The copy lies in HBM of which the owner wants back more than is being moved away.
   bool is_wanted_back(const CopyPlace& copy) const;
 
  private:
@@ -127,13 +130,15 @@ class CopyPlacer {
     std::uint64_t bytes = 0;  // 0: free
     std::uint64_t grant = 0;  // number of its allocation; 0: free
     CopyPlaces copies;
+    CopyPlace leaves;  // the place from which reserve() has begun to move a copy; lease 0: none
   };
   // What a node lends in one medium.
   struct Part {
-    std::uint64_t leased = 0;
+    std::uint64_t leased = 0;  // the most that was usable
     // Less than that once a disk has failed, or while the owner wants HBM back.
     std::uint64_t usable = 0;
     Extents room;
+    std::uint64_t leaving = 0;  // of used(): copies that are being moved away
     std::uint64_t used() const { return leased - room.free_bytes(); }
     std::uint64_t free_bytes() const { return usable - std::min(usable, used()); }
     std::uint64_t largest() const { return std::min(room.largest_bytes(), free_bytes()); }
@@ -144,9 +149,11 @@ class CopyPlacer {
     bool busy = false;  // stores wait for its path
     std::uint64_t lease = 0;
     std::array<Part, wire::kMedia.size()> parts;  // by medium
+    std::array<std::uint32_t, wire::kMedia.size()> levels{0, 1, 0};
 
     Part& part(wire::Medium medium) { return parts[static_cast<std::size_t>(medium)]; }
     const Part& part(wire::Medium medium) const { return parts[static_cast<std::size_t>(medium)]; }
+    Part& part_at(std::uint64_t offset) { return part(*wire::medium_of(offset)); }
     // A node whose only disk failed lends nothing, and is no place for copies.
     bool lends() const { return ready && usable().sum() != 0; }
     bool takes_pages() const { return lends() && !draining; }
@@ -156,13 +163,13 @@ class CopyPlacer {
     std::uint64_t budget(const Part& part) const { return draining ? std::min(part.used(), part.usable) : part.usable; }
     std::uint64_t free_bytes() const;
     std::uint64_t largest() const;
-    // Of memory and HBM, which are as good as each other: the network is slower.
-    std::uint64_t largest_of_fast() const;
+    // The medium of the lowest level that has room for a page.
+    std::optional<wire::Medium> medium_for(std::uint64_t bytes) const;
+    std::uint32_t level(wire::Medium medium) const { return levels[static_cast<std::size_t>(medium)]; }
   };
 
   // All require mutex_.
   tiers::TierUsage usage_now() const;
-  std::uint64_t storable(std::span<const std::uint64_t> rooms) const;
   bool wanted_back(const CopyPlace& copy) const;
   bool is_current(const CopyPlace& copy) const { return copy.lease != 0 && rooms_[copy.node].lease == copy.lease; }
   using Eligible = bool (Room::*)() const;
@@ -173,8 +180,8 @@ class CopyPlacer {
   // How far a node is from the nearest of the copies: 2 another rack, 1 another host, 0 unknown.
   int distance(std::uint32_t node, std::span<const CopyPlace> copies) const;
   void give_back(const CopyPlace& copy, std::uint64_t bytes);
+  void end_move(Slot& slot);
   Result<tiers::SlotGrant> no_room(std::uint64_t page_bytes) const;
-  tiers::SlotId new_slot(const Slot& slot);
 
   const std::uint32_t replicas_;
   const LastResort last_resort_;

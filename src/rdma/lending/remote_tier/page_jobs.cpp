@@ -196,7 +196,12 @@ void PageJobs::put(const PageJobRef& job, std::size_t copy) {
   job->copies[copy].leg = Leg::in_flight;
   ++job->copies[copy].tries;
   ++job->in_flight;
-  const auto then = [this, job, copy](const CallEnd& end) { put_ended(job, copy, answer_in(end)); };
+  const auto begun = parts_.rates.begins(at, tiers::Direction::store, job->page.bytes);
+  const auto then = [this, job, copy, begun](const CallEnd& end) {
+    const auto answer = answer_in(end);
+    parts_.rates.ended(begun, answer == Answer::done);
+    put_ended(job, copy, answer);
+  };
   const Call put{.kind = wire::Kind::put,
                  .body = wire::body_of(page),
                  .payload = job->stored,
@@ -291,8 +296,10 @@ void PageJobs::fetch(const PageJobRef& job, std::size_t copy) {
   ++job->copies[copy].tries;
   job->copies[copy].fetched_from = at;
   ++job->in_flight;
-  const auto then = [this, job, copy](const CallEnd& end) {
+  const auto begun = parts_.rates.begins(at, tiers::Direction::load, job->page.bytes);
+  const auto then = [this, job, copy, begun](const CallEnd& end) {
     const auto answer = answer_in(end);
+    parts_.rates.ended(begun, answer == Answer::done && end.landed);
     fetch_ended(job, copy, answer == Answer::done && !end.landed ? Answer::again : answer);
   };
   const Call fetch{.kind = wire::Kind::fetch,

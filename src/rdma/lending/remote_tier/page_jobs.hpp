@@ -18,6 +18,7 @@
 
 #include "rdma/lending/remote_tier/copy_placer.hpp"
 #include "rdma/lending/remote_tier/lenders.hpp"
+#include "rdma/lending/remote_tier/media_rates.hpp"
 #include "rdma/lending/remote_tier/page_job.hpp"
 #include "rdma/lending/remote_tier/page_protection.hpp"
 #include "rdma/lending/remote_tier/remote_counters.hpp"
@@ -34,6 +35,7 @@ class PageJobs {
     Node& node;
     tiers::Workers& workers;
     Lenders& lenders;
+    MediaRates& rates;
     CopyPlacer& placer;
     StoredPages& pages;
     PageProtection& protection;

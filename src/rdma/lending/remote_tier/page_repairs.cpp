@@ -92,14 +92,14 @@ void PageRepairs::pace(std::uint64_t bytes, std::uint64_t rate) {
 // ---- one copy ----
 
 void PageRepairs::make(const Repair& repair, SlotId slot, const StoredPage& held) {
+  const CopyPlace leaves = parts_.placer.copies(slot)[repair.copy];
+  const bool wanted_back = parts_.placer.is_wanted_back(leaves);
   const auto from = source(slot, held.valid);
   const auto to = from ? parts_.placer.reserve(held.granted, repair.copy) : std::nullopt;
   if (!to) return;
-  const CopyPlace leaves = parts_.placer.copies(slot)[repair.copy];
   const bool drains = parts_.lenders.has_lease(leaves) && parts_.placer.is_draining(leaves.node);
   // The owner of HBM waits for it.
-  if (!parts_.placer.is_wanted_back(leaves))
-    pace(held.page.bytes, drains ? parts_.lenders.drain_rate(leaves.node) : config_.repair_rate);
+  if (!wanted_back) pace(held.page.bytes, drains ? parts_.lenders.drain_rate(leaves.node) : config_.repair_rate);
   auto job = std::make_shared<Job>();
   job->slot = slot;
   job->copy = repair.copy;
@@ -166,7 +166,7 @@ void PageRepairs::commit(const JobRef& job) {
 void PageRepairs::fail(const JobRef& job) {
   in_flight_.erase(job->slot);
   parts_.lenders.release(job->to);
-  parts_.placer.cancel(job->to, job->held.page.bytes);
+  parts_.placer.cancel(job->held.granted, job->to, job->held.page.bytes);
   ++failures_;
   again_ = true;
 }

@@ -45,8 +45,9 @@ RemoteTier::RemoteTier(Config config, Node& node)
 
 RemoteTier::Network::Network(const RemoteConfig& config, RemoteTier& tier)
     : lenders(config, {tier.node_, tier, tier.placer_, pages, tier.contacts_, tier.returns_, tier.counters_}),
-      jobs(config,
-           {tier.node_, *tier.workers_, lenders, tier.placer_, pages, *tier.protection_, tier.ledger_, tier.counters_}),
+      rates(tier.placer_, tier.node_.clock()),
+      jobs(config, {tier.node_, *tier.workers_, lenders, rates, tier.placer_, pages, *tier.protection_, tier.ledger_,
+                    tier.counters_}),
       repairs(config, {tier.node_, *tier.workers_, lenders, tier.placer_, pages, *tier.protection_, tier.counters_}) {}
 
 Status RemoteTier::open() {
@@ -144,6 +145,7 @@ bool RemoteTier::step() {
   network_->lenders.ask_again();
   did |= network_->jobs.go_on();
   network_->lenders.note_busy();
+  network_->rates.settle();
   did |= network_->repairs.go_on(!ledger_.idle());
   did |= network_->lenders.leave_drained();
   return did;

@@ -18,6 +18,7 @@
 //   PageJobs       stores and loads of pages
 //   PageRepairs    copies between lenders
 //   Lenders        links and leases
+//   MediaRates     which media are faster
 //   StoredPages    what the slots hold
 //   CopyPlacer     where copies lie (any thread, locked)
 //   TransferLedger what the mover waits for (any thread, locked)
@@ -32,6 +33,7 @@
 #include "rdma/lending/remote_tier/first_contacts.hpp"
 #include "rdma/lending/remote_tier/lease_returns.hpp"
 #include "rdma/lending/remote_tier/lenders.hpp"
+#include "rdma/lending/remote_tier/media_rates.hpp"
 #include "rdma/lending/remote_tier/page_jobs.hpp"
 #include "rdma/lending/remote_tier/page_repairs.hpp"
 #include "rdma/node/node.hpp"
@@ -98,6 +100,7 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
     Network(const RemoteConfig& config, RemoteTier& tier);
     StoredPages pages;
     Lenders lenders;
+    MediaRates rates;
     PageJobs jobs;
     PageRepairs repairs;
   };

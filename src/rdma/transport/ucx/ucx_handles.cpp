@@ -54,14 +54,21 @@ Result<UcxContextRef> UcxContext::create(UcxRef ucx, const UcxSettings& settings
 
 UcxContext::~UcxContext() { (*ucx_)->ucp_cleanup(handle_); }
 
-Result<UcxMemory> UcxMemory::map(UcxContextRef context, Bytes memory) {
+Result<bool> UcxContext::moves(ucs_memory_type_t type) const {
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  VMEM_TRY(ucx().check(ucx()->ucp_context_query(handle_, &attributes), "ucp_context_query"));
+  return (attributes.memory_types & UCS_BIT(type)) != 0;
+}
+
+Result<UcxMemory> UcxMemory::map(UcxContextRef context, Bytes memory, ucs_memory_type_t type) {
   ucp_mem_map_params_t params{};
   params.field_mask =
       UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
   params.address = memory.data();
   params.length = memory.size();
   // Set explicitly: UCX would take pinned host memory of the CUDA driver for GPU memory.
-  params.memory_type = UCS_MEMORY_TYPE_HOST;
+  params.memory_type = type;
   ucp_mem_h handle = nullptr;
   VMEM_TRY(context->ucx().check(context->ucx()->ucp_mem_map(context->get(), &params, &handle), "ucp_mem_map"));
   return UcxMemory(std::move(context), handle);
@@ -69,6 +76,13 @@ Result<UcxMemory> UcxMemory::map(UcxContextRef context, Bytes memory) {
 
 UcxMemory::~UcxMemory() {
   if (handle_ != nullptr) (void)context_->ucx()->ucp_mem_unmap(context_->get(), handle_);
+}
+
+Result<ucs_memory_type_t> UcxMemory::type() const {
+  ucp_mem_attr_t attributes{};
+  attributes.field_mask = UCP_MEM_ATTR_FIELD_MEM_TYPE;
+  VMEM_TRY(context_->ucx().check(context_->ucx()->ucp_mem_query(handle_, &attributes), "ucp_mem_query"));
+  return attributes.mem_type;
 }
 
 Result<UcxWorkerRef> UcxWorker::create(UcxContextRef context) {

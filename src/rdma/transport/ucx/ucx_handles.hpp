@@ -22,6 +22,8 @@ class UcxContext {
   UcxContext& operator=(const UcxContext&) = delete;
   ~UcxContext();
   ucp_context_h get() const noexcept { return handle_; }
+  // Whether UCX tells this type of memory from others, and moves it.
+  Result<bool> moves(ucs_memory_type_t type) const;
   const Ucx& ucx() const noexcept { return *ucx_; }
 
  private:
@@ -33,7 +35,8 @@ using UcxContextRef = std::shared_ptr<UcxContext>;
 
 class UcxMemory {
  public:
-  static Result<UcxMemory> map(UcxContextRef context, Bytes memory);
+  static Result<UcxMemory> map(UcxContextRef context, Bytes memory, ucs_memory_type_t type = UCS_MEMORY_TYPE_HOST);
+  Result<ucs_memory_type_t> type() const;  // as UCX registered it
   UcxMemory(UcxMemory&& other) noexcept
       : context_(std::move(other.context_)), handle_(std::exchange(other.handle_, nullptr)) {}
   UcxMemory& operator=(UcxMemory&&) = delete;

@@ -52,6 +52,12 @@ Result<UcxRef> Ucx::load() {
   return ucx;
 }
 
+std::string Ucx::version() const {
+  unsigned major = 0, minor = 0, release = 0;
+  table_.ucp_get_version(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
 Status Ucx::check(ucs_status_t status, const char* call) const {
   if (status == UCS_OK) return {};
   return fail(status == UCS_ERR_NO_MEMORY ? VMEM_ERROR_OUT_OF_MEMORY : VMEM_ERROR_UNSUPPORTED,

@@ -5,6 +5,7 @@
 #include <ucp/api/ucp.h>
 
 #include <memory>
+#include <string>
 
 #include "base/status.hpp"
 
@@ -14,11 +15,13 @@ namespace vmem::rdma {
   X(ucp_get_version)                \
   X(ucp_init_version)               \
   X(ucp_cleanup)                    \
+  X(ucp_context_query)              \
   X(ucp_config_read)                \
   X(ucp_config_modify)              \
   X(ucp_config_release)             \
   X(ucp_mem_map)                    \
   X(ucp_mem_unmap)                  \
+  X(ucp_mem_query)                  \
   X(ucp_worker_create)              \
   X(ucp_worker_destroy)             \
   X(ucp_worker_query)               \
@@ -48,6 +51,7 @@ class Ucx {
   // Errors: UNSUPPORTED, naming the library and what to install.
   static Result<std::shared_ptr<const Ucx>> load();
   const UcxTable* operator->() const noexcept { return &table_; }
+  std::string version() const;  // "1.13.1"
   // OK for UCS_OK; otherwise an Error with the call and UCX's status string.
   Status check(ucs_status_t status, const char* call) const;
   const char* words(ucs_status_t status) const noexcept { return table_.ucs_status_string(status); }
