@@ -113,7 +113,8 @@ class Model:
         if region.published != NEVER and deaths < region.copies:
             return ""
         # A daemon that was named as a holder may have been dead for as long as its lease lasts.
-        if region.closed_well and not self.daemon_deaths(region.closing - self.lease_s, at):
+        handed_over = region.closed_well and at >= region.closing
+        if handed_over and not self.daemon_deaths(region.closing - self.lease_s, at):
             return ""
         return f"its owner is gone, and {deaths} daemons have died"
 
