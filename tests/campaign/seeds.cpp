@@ -23,12 +23,13 @@ void run_seed(std::uint64_t seed, const std::function<void(std::uint64_t)>& run)
 
 }  // namespace
 
-void run_seeds(std::uint64_t shard, std::uint64_t usual_seeds, const std::function<void(std::uint64_t)>& run) {
+void run_seeds(std::uint64_t shard, std::uint64_t usual_seeds, const std::function<void(std::uint64_t)>& run,
+               const char* number) {
   if (const std::uint64_t only = environment_number("VMEM_TEST_SEED", 0); only != 0) {
     if (shard != 0) GTEST_SKIP() << "one seed, run by the first shard";
     return run_seed(only, run);
   }
-  const std::uint64_t seeds = environment_number("VMEM_TEST_SEEDS", usual_seeds);
+  const std::uint64_t seeds = environment_number(number, environment_number("VMEM_TEST_SEEDS", usual_seeds));
   const std::uint64_t first = environment_number("VMEM_TEST_FIRST_SEED", 1);
   for (std::uint64_t seed = first + shard; seed < first + seeds; seed += kShards) {
     run_seed(seed, run);

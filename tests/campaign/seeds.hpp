@@ -15,7 +15,9 @@ namespace vmem::test {
 inline constexpr std::uint64_t kShards = 8;  // tests that can run in parallel
 
 // Calls run(seed) for the shard's seeds until one fails the test; the failure names the seed.
-void run_seeds(std::uint64_t shard, std::uint64_t usual_seeds, const std::function<void(std::uint64_t)>& run);
+// `number`: a variable that sets the number of this test's seeds, before VMEM_TEST_SEEDS.
+void run_seeds(std::uint64_t shard, std::uint64_t usual_seeds, const std::function<void(std::uint64_t)>& run,
+               const char* number = "VMEM_TEST_SEEDS");
 
 // VMEM_TEST_SEED, or a new seed if unset. Inline, so that callers need not link seeds.cpp and its
 // main.

@@ -160,13 +160,14 @@ TEST_P(DirectoryModel, HoldsUnderRandomFaults) {
   log::set_level(log::Level::error);
   DirectoryWorld::Counts sum;
   std::uint64_t count = 0;
-  test::run_seeds(GetParam(), kUsualSeeds, [&](std::uint64_t seed) {
+  const auto play = [&](std::uint64_t seed) {
     Chaos chaos(seed, shape_of(seed));
     chaos.play(1);
     ++count;
     sum += chaos.world.counts();
     EXPECT_EQ(chaos.world.wrong(), "");
-  });
+  };
+  test::run_seeds(GetParam(), kUsualSeeds, play, "VMEM_TEST_DIRECTORY_SEEDS");
   show(sum);
   if (count >= 20) expect_at_least(sum, count / 10);
 }
