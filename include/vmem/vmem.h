@@ -352,7 +352,7 @@ typedef struct vmem_pointer_info {
   size_t bytes_host;        /**< only in host memory, not mapped */
   /** only below host memory: in files (option nvme) or on nodes (option remote) */
   size_t bytes_below_host;
-  size_t bytes_file;     /**< only in the file mapped by vmem_map_file */
+  size_t bytes_file;     /**< only in a mapped file, or at other nodes (vmem_open) */
   size_t bytes_unbacked; /**< never written, so without backing */
   size_t bytes_lost;     /**< no valid copy is left */
 } vmem_pointer_info;
