@@ -235,7 +235,8 @@ Status Mover::poll() {
   for (std::size_t near = 0; near < parts_.near.count() && tiers_polled; ++near)
     tiers_polled = parts_.near[near].tier->poll(completions_);
   if (parts_.core.config.spill != nullptr && tiers_polled) tiers_polled = parts_.core.config.spill->poll(completions_);
-  if (parts_.below.has_sources() && tiers_polled) tiers_polled = parts_.core.config.files->poll(completions_);
+  const bool sources = parts_.below.has_sources() || parts_.below.has_rescues();
+  if (sources && tiers_polled) tiers_polled = parts_.core.config.files->poll(completions_);
   // Before error handling: tiers do not report these again.
   for (const auto& completion : completions_) finish_transfer(completion);
   if (!completions_.empty()) parts_.pending.settle();

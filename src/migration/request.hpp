@@ -204,7 +204,7 @@ struct AdviseRequest final : Request {
 struct OpenPageRequest final : Request {
   PageRun run;  // one page
   bool write = false;
-  bool only_here = false;  // a page that is elsewhere is not loaded
+  bool no_fetch = false;  // a page that only other nodes have is not fetched
   // Answer: the page is not here, and was not opened.
   bool absent = false;
   // Answer: one of these, or neither (reading only) for a page that was never written.
@@ -288,6 +288,15 @@ struct FreezeRequest final : Request {
 struct ThawRequest final : Request {
   pagetable::Region* region = nullptr;
   std::uint32_t first_granule = 0;  // see FreeRequest
+
+  std::optional<Status> advance(MoverParts& parts) override;
+};
+
+// A frozen region's pages whose copy in the spill tier is lost come from the source from now on.
+struct RescueRequest final : Request {
+  pagetable::Region* region = nullptr;
+  std::uint32_t first_granule = 0;  // see FreeRequest
+  std::shared_ptr<tiers::PageSource> source;
 
   std::optional<Status> advance(MoverParts& parts) override;
 };

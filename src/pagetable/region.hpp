@@ -52,6 +52,8 @@ struct SpilledCopy {
   enum class Route : std::uint8_t { direct, through_host } route = Route::direct;
   bool wanted = false;  // being read back for an imminent use
   bool listed = false;  // in the mover's list of pages with a slot in the spill tier
+  // The slot is one of the region's other source: the copy in the spill tier was lost.
+  bool from_source = false;
   // Of the copy, once a load has computed it.
   std::optional<gpu::Fingerprint> fingerprint;
 

@@ -46,6 +46,7 @@ struct SharedJob {
   SharedPage page;
   std::shared_ptr<const RegionKey> key;
   pagetable::Serial earlier{};       // the version before. 0: none
+  bool own = false;                  // this node published the page, and has lost it
   std::unique_ptr<rdma::Slab> slab;  // null: not prepared
   std::optional<LentPage> before;    // this node's page of that version, until
   std::uint64_t before_until_us = 0;

@@ -78,6 +78,7 @@ Status SharedTier::submit(std::span<Transfer> transfers) {
     job->page = {.serial = region->serial, .bytes = transfer.bytes, .page = index};
     job->key = region->key;
     job->earlier = region->earlier;
+    job->own = region->own;
     transfer.id = ledger_.begin(tiers::Direction::load, [&](std::uint64_t id) {
       job->transfer = transfer;
       job->transfer.id = id;

@@ -54,7 +54,7 @@ class Copies : public OpenRegion {
   bool opens_for_others(Region& region, std::uint32_t index) {
     OpenPageRequest request;
     request.run = {&region, index, 1};
-    request.only_here = true;
+    request.no_fetch = true;
     EXPECT_TRUE(ask(request));
     if (!request.absent) close_page(region, index);
     return !request.absent;

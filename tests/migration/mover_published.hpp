@@ -39,7 +39,7 @@ class Freeze : public PublishedTest {
   bool opens_here(Region& region, std::uint32_t page) {
     OpenPageRequest open;
     open.run = {&region, page, 1};
-    open.only_here = true;
+    open.no_fetch = true;
     EXPECT_TRUE(ask(open));
     if (!open.absent) close_page(region, page);
     return !open.absent;

@@ -134,21 +134,19 @@ TEST_F(Freeze, WhatSharesPagesIsRefusedAndSoIsASecondTime) {
   finish_work(a);
 }
 
-TEST_F(Freeze, APageBelowHostMemoryIsNotLoadedForAnotherNode) {
+TEST_F(Freeze, APageBelowHostMemoryIsLoadedForAnotherNode) {
   start({.hbm_pages = 2, .host_pages = 2, .spill_pages = 8});
   Region& region = allocate(6);
   Actor& a = actor();
   for (std::uint32_t i = 0; i < 6; ++i) write_to_the_end(a, writing(region, i), static_cast<unsigned char>(i + 1));
   settle();
   ASSERT_TRUE(freeze(region));
-  int here = 0, absent = 0;
+  int below = 0;
   for (std::uint32_t i = 0; i < 6; ++i) {
-    const bool has = in_hbm(region, i) || page(region, i).owns_frame() || in_host(region, i);
-    EXPECT_EQ(opens_here(region, i), has) << i;
-    ++(has ? here : absent);
+    below += in_hbm(region, i) || page(region, i).owns_frame() || in_host(region, i) ? 0 : 1;
+    EXPECT_TRUE(opens_here(region, i)) << i;
   }
-  EXPECT_GT(here, 0);
-  EXPECT_GT(absent, 0);
+  EXPECT_GT(below, 0);
   for (std::uint32_t i = 0; i < 6; ++i) expect_bytes(a, region, i, static_cast<unsigned char>(i + 1));
 }
 
@@ -224,7 +222,7 @@ TEST_F(Freeze, KernelsAndOtherNodesReadAPageAtOnce) {
   ASSERT_TRUE(freeze(region));
   OpenPageRequest open;
   open.run = {&region, 0, 1};
-  open.only_here = true;
+  open.no_fetch = true;
   ASSERT_TRUE(ask(open));
   ASSERT_NE(open.host, nullptr);
   const auto reads = begin(a, reading(region, 0));
@@ -252,7 +250,7 @@ TEST_F(Freeze, APageInHbmKeepsItsSlotUntilTheLastReaderHasClosedIt) {
   OpenPageRequest first, second;
   for (OpenPageRequest* open : {&first, &second}) {
     open->run = {&region, 0, 1};
-    open->only_here = true;
+    open->no_fetch = true;
     ASSERT_TRUE(ask(*open));
     ASSERT_NE(open->host, nullptr);
   }
@@ -288,7 +286,7 @@ TEST_F(Freeze, AnotherNodeReadsAPageWhileQueuedKernelsRead) {
   release(a, reading(region, 0));
   OpenPageRequest open;
   open.run = {&region, 0, 1};
-  open.only_here = true;
+  open.no_fetch = true;
   mover->post(open);
   steps();
   const bool at_once = open.done();
@@ -297,6 +295,51 @@ TEST_F(Freeze, AnotherNodeReadsAPageWhileQueuedKernelsRead) {
   EXPECT_TRUE(at_once);
   close_page(region, 0);
   finish_work(a);
+}
+
+TEST_F(Freeze, APageWhoseCopyBelowIsLostComesFromOtherNodesFromThenOn) {
+  constexpr std::uint32_t kPages = 12;
+  start({.hbm_pages = 2, .host_pages = 4, .spill_pages = 32, .files = true});
+  Region& region = allocate(kPages);
+  for (std::uint32_t i = 0; i < kPages; ++i) ASSERT_TRUE(cpu_write(region, i, ScriptedFiles::value_of(i)));
+  ASSERT_TRUE(freeze(region));
+  settle();
+  RescueRequest rescue;
+  rescue.region = &region;
+  rescue.first_granule = region.first.index;
+  rescue.source = files->map(kPages * kPageBytes);
+  ASSERT_TRUE(ask(rescue));
+  Region& other = allocate(8);
+  Actor& user = actor();
+  const auto goes_below = [&](std::uint32_t index) {
+    for (std::uint32_t i = 0; i < other.page_count; ++i) write_to_the_end(user, writing(other, i), 9);
+    settle();
+    return !page(region, index).has_frame() && !page(region, index).slot_current();
+  };
+  ASSERT_TRUE(goes_below(3));
+  EXPECT_TRUE(opens_here(region, 3)) << "its own copy is loaded";
+  ASSERT_TRUE(goes_below(3));
+  spill->answer_next(tiers::Direction::load, tiers::Outcome::lost);
+  EXPECT_FALSE(opens_here(region, 3)) << "it is not fetched for other nodes";
+  EXPECT_EQ(files->loads, 0u);
+  expect_bytes(user, region, 3, ScriptedFiles::value_of(3));
+  EXPECT_EQ(files->loads, 1u);
+  ASSERT_TRUE(goes_below(3));
+  expect_bytes(user, region, 3, ScriptedFiles::value_of(3));
+  EXPECT_EQ(files->loads, 2u);
+  ASSERT_TRUE(goes_below(3));
+  files->answer_next(tiers::Outcome::lost, "no node has it");
+  const Status lost = acquire(user, reading(region, 3));
+  ASSERT_FALSE(lost);
+  EXPECT_EQ(lost.error().status, VMEM_ERROR_LOST);
+  EXPECT_THAT(lost.error().message, HasSubstr("no node has it"));
+  rescue.source.reset();
+  ASSERT_TRUE(close(region));
+  settle();
+  EXPECT_EQ(files->sources, 0u);
+  ASSERT_TRUE(free(other));
+  settle();
+  EXPECT_EQ(spill->usage().used_bytes, 0u);
 }
 
 TEST_F(OpenRegion, LiesWhereItsOwnerHasItWithItsPagesAndSerial) {

@@ -115,7 +115,7 @@ TEST_F(Sharing, ABusySourceIsAskedAgain) {
 }
 
 TEST_F(Sharing, APageThatNobodyHasIsLost) {
-  finder.lost.insert(4);
+  finder.gone.insert(4);
   const auto lost = load(4);
   EXPECT_EQ(lost.outcome, Outcome::lost);
   EXPECT_EQ(lost.error.status, VMEM_ERROR_LOST);
@@ -208,6 +208,23 @@ TEST_F(Sharing, NoByteIsWrongWhateverHappensToMessages) {
   }
   EXPECT_GT(done, 150);
   EXPECT_GT(tier->statistics().retries, 0u);
+}
+
+TEST_F(Sharing, WhatTheNodePublishedAndLoadsIsSaidToBeLostHere) {
+  at(kFirst).holder.hold(1);
+  finder.where[1] = {kFirst};
+  EXPECT_EQ(load(1).outcome, tiers::Outcome::done);
+  EXPECT_TRUE(finder.own_lost.empty());
+  const auto own_source = tier->open({.name = "weights",
+                                      .serial = kSerial,
+                                      .bytes = kPages * kPage,
+                                      .page_bytes = kPage,
+                                      .first_granule = 40,
+                                      .own = true,
+                                      .key = std::make_shared<RegionKey>(*RegionKey::of(key.bytes()))});
+  slots = *own_source->lay_out(kPage, kPages);
+  EXPECT_EQ(load(1).outcome, tiers::Outcome::done);
+  EXPECT_EQ(finder.own_lost, std::vector<std::uint32_t>{1});
 }
 
 }  // namespace

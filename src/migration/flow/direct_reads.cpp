@@ -18,7 +18,7 @@ bool DirectReads::possible(PageRef ref) const {
   if (page.spilled->route == pagetable::SpilledCopy::Route::through_host ||
       (!ref.region->read_only && !parts_.fingerprints.comparable(ref)))
     return false;
-  return parts_.below.abilities_of(*ref.region).loads_into_frames(page.spilled->slot, ref.region->device);
+  return parts_.below.abilities_of(ref).loads_into_frames(page.spilled->slot, ref.region->device);
 }
 
 bool DirectReads::checking(const Page& page) const {
@@ -54,7 +54,7 @@ Status DirectReads::submit(PageRef ref, std::uint32_t frame) {
   entry.queue = parts_.below.queue_of(ref);
   Transfers::Room room = Transfers::reserve(entry);
   parts_.below.transfer_begins(Direction::load, entry.queue, ref.bytes());
-  if (auto submitted = parts_.below.of(*ref.region).submit({&transfer, 1}); !submitted) {
+  if (auto submitted = parts_.below.of(ref).submit({&transfer, 1}); !submitted) {
     parts_.below.transfer_ends(Direction::load, entry.queue, ref.bytes());
     return submitted;
   }

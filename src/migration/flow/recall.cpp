@@ -53,7 +53,7 @@ bool Recall::ahead(PageRef ref, Wanted wanted) {
 
 // A page that somebody waits for passes those that were read ahead; their places are no obstacle.
 Recall::Room Recall::room(PageRef ref, Wanted wanted) const {
-  const std::uint64_t usual = most_in_flight(parts_.core, parts_.below.of(*ref.region), ref.bytes());
+  const std::uint64_t usual = most_in_flight(parts_.core, parts_.below.of(ref), ref.bytes());
   const std::uint64_t limit = wanted == Wanted::now ? 2 * usual : usual;
   const Below::InFlightBytes& loading = parts_.below.loading();
   if (room_in_queue(limit, loading, parts_.below.queue_of(ref), ref.bytes())) return Room::yes;

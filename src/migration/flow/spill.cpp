@@ -89,7 +89,7 @@ Spill::Spilled Spill::spill_one(PageRef ref) {
     return {ref.bytes()};
   }
   // The copy below may be lost with a node, or unreadable: write it again while its bytes are here.
-  const bool intact = page.spilled_current() && !parts_.core.abilities.spill.degraded(page.spilled->slot);
+  const bool intact = page.spilled_current() && !parts_.below.abilities_of(ref).degraded(page.spilled->slot);
   if (!intact || !page.spilled->verified()) return submit_store(ref);
   parts_.near.drop(ref);
   parts_.core.counters.spills_dropped_bytes += ref.bytes();
@@ -168,7 +168,10 @@ void Spill::finish(PageRef ref, const InFlight& transfer, const tiers::Completio
   if (done || page.version != transfer.version) return;
   parts_.near.drop(ref);
   // Only the tier's outcome `lost` loses a page: after a failure, a later read may succeed.
-  if (completion.outcome == Outcome::lost) return parts_.losses.lose(ref, completion.error);
+  if (completion.outcome == Outcome::lost) {
+    if (!parts_.below.rescue(ref, completion.error)) parts_.losses.lose(ref, completion.error);
+    return;
+  }
   parts_.below.load_failed(ref, completion.error);
 }
 

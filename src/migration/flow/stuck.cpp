@@ -18,7 +18,7 @@ Error Stuck::unserved_error(PageRef ref) const {
     return {VMEM_ERROR_TIMEOUT, 0,
             fmt::format("{} {} within {} (option call_wait); {} keeps it: try again, or see to that disk or node", name,
                         asked ? "did not come" : "found no room to come to", waited,
-                        below_.of(*ref.region).where(page.spilled->slot))};
+                        below_.of(ref).where(page.spilled->slot))};
   }
   const std::string slow = place();
   const std::string stuck = slow.empty() ? "" : fmt::format(", with pages that wait for {}", slow);
@@ -47,7 +47,8 @@ std::string Stuck::place() const {
     if (eldest == nullptr || transfer.since_us < eldest->since_us) eldest = &transfer;
   }
   if (eldest == nullptr) return "";
-  return below_.of(*eldest->region).where(eldest->region->pages[eldest->page].spilled->slot);
+  const PageRef ref{eldest->region, eldest->page};
+  return below_.of(ref).where(ref.page().spilled->slot);
 }
 
 std::string Stuck::words() const {

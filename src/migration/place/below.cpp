@@ -56,6 +56,20 @@ std::uint64_t Below::largest_file_page() const {
   return largest;
 }
 
+bool Below::rescue(PageRef ref, const Error& why) {
+  const auto found = rescues_.find(ref.region);
+  pagetable::SpilledCopy& copy = *ref.page().spilled;
+  if (found == rescues_.end() || !ref.region->frozen() || copy.from_source) return false;
+  VMEM_LOG_WARN("the page at {:#x} is fetched from {} from now on: {}", core_.address_of(ref),
+                found->second.source->name(), why.message);
+  drop(ref);
+  copy.slot = found->second.first + ref.index;
+  copy.version = ref.page().version;
+  copy.trust = pagetable::SpilledCopy::Trust::verified;
+  copy.from_source = true;
+  return true;
+}
+
 // ---- slots ----
 
 Result<Attempt> Below::need_slot(PageRef ref) {
@@ -91,7 +105,7 @@ std::uint64_t Below::release_copies(std::uint64_t bytes) {
     copies_.pop_front();
     if (!ref.live() || ref.page().spilled == nullptr) continue;
     Page& page = ref.page();
-    page.spilled->listed = page.spilled->slot != kNoFrame;
+    page.spilled->listed = page.spilled->slot != kNoFrame && !page.spilled->from_source;
     if (!page.spilled->listed) continue;
     const bool elsewhere = !page.spilled_current() || page.slot_current() || page.owns_frame();
     if (!elsewhere || transfers_.busy_below(page)) {
@@ -113,12 +127,17 @@ void Below::drop(PageRef ref) {
   page.spilled->fingerprint.reset();
   page.spilled->route = pagetable::SpilledCopy::Route::direct;
   if (page.spilled->slot == kNoFrame || transfers_.busy_below(page) || ref.region->read_only) return;
+  if (std::exchange(page.spilled->from_source, false)) {
+    page.spilled->slot = kNoFrame;
+    return;
+  }
   core_.config.spill->release(std::exchange(page.spilled->slot, kNoFrame));
   pacing_.room_came();
 }
 
 void Below::distrust(Page& page) {
-  if (page.spilled != nullptr) page.spilled->trust = pagetable::SpilledCopy::Trust::unverified;
+  if (page.spilled != nullptr && !page.spilled->from_source)
+    page.spilled->trust = pagetable::SpilledCopy::Trust::unverified;
 }
 
 std::uint64_t Below::metadata_bytes() const {
@@ -130,20 +149,21 @@ void Below::forget(const Region& region) {
   const PageId first{region.id, 0}, behind{{region.id.value + 1}, 0};
   load_failures_.erase(load_failures_.lower_bound(first), load_failures_.lower_bound(behind));
   sources_.erase(&region);
+  rescues_.erase(&region);
 }
 
 // ---- transfers ----
 
 std::uint32_t Below::queue_of(PageRef ref) const {
   constexpr std::uint32_t kOfFiles = 1u << 31;
-  const std::uint32_t queue = abilities_of(*ref.region).queue(ref.page().spilled->slot);
-  return ref.region->read_only ? queue | kOfFiles : queue;
+  const std::uint32_t queue = abilities_of(ref).queue(ref.page().spilled->slot);
+  return from_source(ref) ? queue | kOfFiles : queue;
 }
 
 void Below::hurry(PageRef ref) {
   const auto transfer = transfers_.find(ref.page().spilled->transfer);
   if (transfer == transfers_.end() || !std::exchange(transfer->second.ahead, false)) return;
-  abilities_of(*ref.region).hurry(transfer->first);
+  abilities_of(ref).hurry(transfer->first);
 }
 
 Status Below::submit(PageRef ref, Direction direction, Wanted wanted) {
@@ -160,7 +180,7 @@ Status Below::submit(PageRef ref, Direction direction, Wanted wanted) {
   entry.ahead = transfer.ahead;
   Transfers::Room room = Transfers::reserve(entry);
   transfer_begins(direction, entry.queue, ref.bytes());
-  if (auto submitted = of(*ref.region).submit({&transfer, 1}); !submitted) {
+  if (auto submitted = of(ref).submit({&transfer, 1}); !submitted) {
     transfer_ends(direction, entry.queue, ref.bytes());
     return submitted;
   }
@@ -211,9 +231,8 @@ Result<bool> Below::may_load_now(PageRef ref) {
   if (failed->second.tries < kLoadTries) return core_.now_us() >= failed->second.again_at_us;
   Error error = std::move(failed->second.error);
   load_failures_.erase(failed);
-  error.message =
-      fmt::format("the page at {:#x} ({}) could not be read, and {} keeps it for another try: {}",
-                  core_.address_of(ref), format_bytes(ref.bytes()), of(*ref.region).info().name, error.message);
+  error.message = fmt::format("the page at {:#x} ({}) could not be read, and {} keeps it for another try: {}",
+                              core_.address_of(ref), format_bytes(ref.bytes()), of(ref).info().name, error.message);
   return std::unexpected(std::move(error));
 }
 
@@ -226,7 +245,7 @@ void Below::load_failed(PageRef ref, const Error& error) {
   failure.error = error;
   if (!std::has_single_bit(++core_.counters.load_failures)) return;
   VMEM_LOG_WARN("the page at {:#x} could not be read from {}, which keeps it: {} ({} such failures)",
-                core_.address_of(ref), of(*ref.region).info().name, error.message, core_.counters.load_failures);
+                core_.address_of(ref), of(ref).info().name, error.message, core_.counters.load_failures);
 }
 
 }  // namespace vmem::migration

@@ -51,15 +51,28 @@ class Below {
   Below(Core& core, Transfers& transfers) : core_(core), transfers_(transfers) {}
 
   bool any() const { return core_.config.spill != nullptr || has_sources(); }
-  tiers::Tier& of(const Region& region) const { return region.read_only ? *core_.config.files : *core_.config.spill; }
-  const tiers::Abilities& abilities_of(const Region& region) const {
-    return region.read_only ? core_.abilities.files : core_.abilities.spill;
+  // The tier of a page below, and what it can do.
+  tiers::Tier& of(PageRef ref) const { return from_source(ref) ? *core_.config.files : *core_.config.spill; }
+  const tiers::Abilities& abilities_of(PageRef ref) const {
+    return from_source(ref) ? core_.abilities.files : core_.abilities.spill;
+  }
+  static bool from_source(PageRef ref) {
+    return ref.region->read_only || (ref.page().spilled != nullptr && ref.page().spilled->from_source);
   }
 
   // Gives a read-only region's pages their contents: version 1, from `first` on.
   void add_source(Region& region, std::shared_ptr<tiers::PageSource> source, tiers::SlotId first);
   void remove_source(const Region& region) { sources_.erase(&region); }
   bool has_sources() const { return !sources_.empty(); }
+  // Where a region that nobody writes to gets pages from whose copy in the spill tier is lost: in
+  // slots from `first` on.
+  void add_rescue(const Region& region, std::shared_ptr<tiers::PageSource> source, tiers::SlotId first) {
+    rescues_.insert_or_assign(&region, Rescue{std::move(source), first});
+  }
+  void remove_rescue(const Region& region) { rescues_.erase(&region); }
+  bool has_rescues() const { return !rescues_.empty(); }
+  // The page's copy in the spill tier is lost. True: it is loaded from elsewhere from now on.
+  bool rescue(PageRef ref, const Error& why);
   // Errors: INVALID_VALUE, of a call that would write to a region that can only be read.
   Status check_writable(const Region& region) const;
   std::uint64_t source_metadata_bytes() const;
@@ -68,8 +81,9 @@ class Below {
   // done: the page has a slot below. after_transfer: the tier may have one later. Errors:
   // OUT_OF_MEMORY; the tier's.
   Result<Attempt> need_slot(PageRef ref);
-  void drop(PageRef ref);            // the copy; its slot, too, unless a transfer uses it
-  static void distrust(Page& page);  // the page may have been written without a new version
+  void drop(PageRef ref);  // the copy; its slot, too, unless a transfer uses it
+  // The page may have been written without a new version.
+  static void distrust(Page& page);
   std::uint64_t metadata_bytes() const;
 
   // REQUIRES: a host slot and a slot below; no transfer of either in flight.
@@ -122,6 +136,11 @@ class Below {
   Transfers& transfers_;
   StorePacing pacing_;
   std::unordered_map<const Region*, std::shared_ptr<tiers::PageSource>> sources_;
+  struct Rescue {
+    std::shared_ptr<tiers::PageSource> source;
+    tiers::SlotId first = 0;
+  };
+  std::unordered_map<const Region*, Rescue> rescues_;
   // Pages with a slot in the spill tier. Checked when popped.
   std::deque<PageRef> copies_;
   std::map<PageId, LoadFailure> load_failures_;  // of live regions

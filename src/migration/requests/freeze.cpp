@@ -88,6 +88,13 @@ std::optional<Status> ThawRequest::advance(MoverParts& parts) {
   return thaw(parts, *region);
 }
 
+std::optional<Status> RescueRequest::advance(MoverParts& parts) {
+  VMEM_TRY(check_live({region, region->page_at(first_granule), 1}));
+  VMEM_ASSIGN(const tiers::SlotId first, source->lay_out(region->page_bytes(), region->page_count));
+  parts.below.add_rescue(*region, source, first);
+  return Status{};
+}
+
 std::optional<Status> RetireRequest::advance(MoverParts& parts) {
   parts.core.config.space->retire(first, count);
   return Status{};

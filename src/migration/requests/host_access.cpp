@@ -58,7 +58,7 @@ std::optional<Status> OpenPageRequest::advance(MoverParts& parts) {
     }
   }
   bool in_frame = page.owns_frame();
-  absent = only_here && page.version != 0 && !in_frame && !page.slot_current();
+  absent = no_fetch && page.version != 0 && !in_frame && !page.slot_current() && Below::from_source(ref);
   if (absent) return Status{};
   if (!in_frame && page.version != 0) {
     auto here = parts.recall.recall(ref);

@@ -60,11 +60,6 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
   }
   bool drop(Serial serial, std::uint32_t page) { return directory_->drop(serial, {.first = page, .count = 1}); }
 
-  // Any thread. This node has lost a page that it published.
-  void lost(const sharing::SharedPage& page) {
-    inbox_.post([this, page] { missing(page, self_); });
-  }
-
   // Any thread.
   void see(ClusterView view);
   void expelled();
@@ -90,6 +85,9 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
 
   void find(const sharing::SharedPage& page, std::uint64_t deadline_us, Found found) override;
   void landed(const sharing::SharedPage& page) override;
+  void lost(const sharing::SharedPage& page) override {
+    inbox_.post([this, page] { missing(page, self_); });
+  }
   void missing(const sharing::SharedPage& page, NodeId node) override;
   rdma::PeerId connection(NodeId node) override { return paths_.to(node); }
 

@@ -43,6 +43,7 @@ struct MoverPages::Job {
   std::optional<migration::ClosePageRequest> close;
   Next next = Next::refuse;
   bool is_open = false;
+  bool is_lost = false;    // it has no copy of its own here any more
   bool has_room = false;   // of the staging memory; with a copy, the copy's
   gpu::PinnedBuffer copy;  // empty: lent in place
   Answer refusal = Answer::unknown;
@@ -198,7 +199,7 @@ void MoverPages::lend(const sharing::SharedPage& page, Lent lent) {
 void MoverPages::open(JobPtr job) noexcept {
   migration::OpenPageRequest& request = job->open.emplace();
   request.run = job->run();
-  request.only_here = job->region->shared.region->read_only;
+  request.no_fetch = true;
   request.then = [this, job = std::move(job)]() mutable { opened(std::move(job)); };
   parts_.mover.post(request);
 }
@@ -208,6 +209,8 @@ void MoverPages::opened(JobPtr job) noexcept {
   const migration::OpenPageRequest& page = *job->open;
   job->is_open = page.result() && !page.absent;
   job->refusal = page.result() ? Answer::unknown : answer_of(page.result().error());
+  const bool own = !job->region->shared.region->read_only;
+  job->is_lost = job->refusal == Answer::damaged || (own && page.absent);
   if (!job->is_open) {
     job->next = Next::refuse;
     leave_region(*job);
@@ -410,7 +413,7 @@ void MoverPages::prove(JobPtr job) {
 }
 
 void MoverPages::refuse(JobPtr job) {
-  if (job->refusal == Answer::damaged && config_.lost) (void)ran_within_memory([&] { config_.lost(job->page); });
+  if (job->is_lost && config_.lost) (void)ran_within_memory([&] { config_.lost(job->page); });
   job->lent(std::unexpected(job->refusal));
   end(std::move(job));
 }

@@ -161,10 +161,29 @@ Status Publishing::publish(void* pointer, const Order& order) {
                           deadline.left_us());
   if (published.done) {
     (void)undone.release();
+    rescue_by_copies(joint, key);
     return published.status;
   }
   const Error& why = published.status.error();
   return fail(why.status, fmt::format("{}; its memory is writable again", why.message));
+}
+
+// Pages that this node loses from now on it gets from nodes that have copies.
+void Publishing::rescue_by_copies(const Joint& joint, const Key& key) {
+  auto source = parts_.remote.joint()->tier().open({.name = joint.name,
+                                                    .serial = page_serial(joint.serial),
+                                                    .bytes = joint.region->bytes,
+                                                    .page_bytes = joint.region->page_bytes(),
+                                                    .first_granule = joint.region->first.index,
+                                                    .own = true,
+                                                    .key = key});
+  migration::RescueRequest rescue;
+  rescue.region = joint.region;
+  rescue.first_granule = joint.region->first.index;
+  rescue.source = tiers::StackedTier::source_of(kSharedTier, std::move(source));
+  if (const Status added = parts_.mover.call(rescue); !added)
+    VMEM_LOG_WARN("pages of '{}' that this node loses are not fetched from others: {}", joint.name,
+                  added.error().message);
 }
 
 Result<Region*> Publishing::whole_allocation(const void* pointer) const {

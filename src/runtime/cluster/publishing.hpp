@@ -114,6 +114,7 @@ class Publishing final : public AddressUser {
   Result<Turn> wait_for_turn(cluster::directory::Serial serial, const std::string& name, const Deadline& deadline);
   Result<pagetable::Region*> whole_allocation(const void* pointer) const;
   void withdraw(const Joint& joint);
+  void rescue_by_copies(const Joint& joint, const Key& key);
   std::vector<cluster::Slice> slices_of(const pagetable::Region& region) const;
   Joint* find(cluster::directory::Serial serial);
   bool has(cluster::directory::Serial serial);
