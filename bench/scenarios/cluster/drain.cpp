@@ -180,7 +180,7 @@ void add_record(Drains& drains, std::uint64_t held, std::uint64_t rate, const Em
   record.limit_is = Record::LimitIs::reference;
   record.limit = double(held) / std::min(path, paced);
   record.achieved = times.seconds;
-  record.goal = kGoal;
+  if (rate == 0) record.goal = kGoal;  // beside a scan, none is as fast as the idle path
   record.details = {{"path_gb_per_s", drains.path.median()},
                     {"path_spread", drains.path.spread()},
                     {"first_moved_s", times.first_s},

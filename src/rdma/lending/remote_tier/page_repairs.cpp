@@ -30,9 +30,10 @@ bool PageRepairs::go_on(bool busy) {
   if (parts_.lenders.leaves()) return false;
   const std::uint64_t now = parts_.node.clock().now_us();
   if (to_look_at_.empty() && now >= look_us_) look();
+  const std::size_t most = busy && !parts_.placer.any_draining() ? 1 : kMostInFlight;
   bool did = false;
   for (std::size_t looks = 0; looks < kLooksPerStep && !to_look_at_.empty(); ++looks) {
-    if (now < next_us_ || in_flight_.size() >= (busy ? 1 : kMostInFlight)) return did;
+    if (now < next_us_ || in_flight_.size() >= most) return did;
     const SlotId slot = to_look_at_.back();
     to_look_at_.pop_back();
     did = true;
@@ -103,6 +104,7 @@ void PageRepairs::make(const Repair& repair, SlotId slot, const StoredPage& held
   auto job = std::make_shared<Job>();
   job->slot = slot;
   job->copy = repair.copy;
+  job->order = drains ? wire::Order::ahead : wire::Order::background;
   job->held = held;
   job->from = *from;
   job->to = *to;
@@ -122,7 +124,7 @@ void PageRepairs::fetch(const JobRef& job) {
                    .body = wire::body_of(at),
                    .destination = job->bytes,
                    .reply_bytes = sizeof(wire::Reply),
-                   .order = wire::Order::background};
+                   .order = job->order};
   parts_.lenders.move(job->from.node, fetch, give_up_us(),
                       [this, job](const CallEnd& end) { is_done(end) && end.landed ? check(job) : fail(job); });
 }
@@ -145,7 +147,7 @@ void PageRepairs::put(const JobRef& job) {
                  .body = wire::body_of(at),
                  .payload = job->bytes,
                  .reply_bytes = sizeof(wire::Reply),
-                 .order = wire::Order::background};
+                 .order = job->order};
   parts_.lenders.move(job->to.node, put, give_up_us(),
                       [this, job](const CallEnd& end) { is_done(end) ? commit(job) : fail(job); });
 }

@@ -4,7 +4,8 @@
 // meanwhile, the new copy is dropped.
 //
 // Few pages are in flight, one while the mover's own transfers are, and no more bytes per second
-// begin than the rate says; the rate does not bind what leaves HBM.
+// begin than the rate says; the rate does not bind what leaves HBM. While a lender drains, its rate
+// is the only bound: pages leave it as pages read ahead do, since somebody waits for the node.
 //
 // Thread: the node's.
 #pragma once
@@ -51,6 +52,7 @@ class PageRepairs {
     PageBuffers::Buffer buffer;
     Bytes bytes;
     std::unique_ptr<Slab> slab;  // null: the job was not prepared
+    wire::Order order = wire::Order::background;
     bool intact = false;
   };
   using JobRef = std::shared_ptr<Job>;
