@@ -48,8 +48,8 @@ def goal(record: dict) -> str:
     if not wanted:
         return ""
     sign = "≥" if wanted["bound"] == "at_least" else "≤"
-    missed = " ✗" if wanted["met"] is False else ""
-    return f"{sign} {number(wanted['value'])}{missed}"
+    text = f"{sign} {number(wanted['value'])}"
+    return {True: text, False: f"{text} ✗", None: f"({text})"}[wanted["met"]]
 
 
 def figures(record: dict) -> tuple[float, float | None, float | None]:

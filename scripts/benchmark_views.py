@@ -61,7 +61,8 @@ def goal(record: dict) -> str:
     if not wanted:
         return ""
     sign = "≥" if wanted["bound"] == "at_least" else "≤"
-    return f"{sign} {number(wanted['value'])}{' ✗' if wanted['met'] is False else ''}"
+    text = f"{sign} {number(wanted['value'])}"
+    return {True: text, False: f"{text} ✗", None: f"({text})"}[wanted["met"]]
 
 
 def above(record: dict) -> str:
