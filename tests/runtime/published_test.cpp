@@ -313,7 +313,7 @@ TEST_F(PublishedApi, PublishingAgainSendsChangedPagesOnly) {
   constexpr std::uint64_t kPages = 64, kChanged[] = {0, 17, 63};
   const auto daemon = join({"--copies", "300MiB"});
   ASSERT_OK(start({{"cluster", cluster()}, {"host", "512MiB"}}));
-  Peer reader(cluster(), {{"host", "400MiB"}});
+  Peer reader(cluster(), {{"host", "400MiB"}, {"published_cache", "100%"}});
   const vmem_publish_options options{
       .copies = 1, .reserved = 0, .expires_s = 0, .wait_us = 30'000'000, .readers = nullptr};
   hold_pages(kPages);
