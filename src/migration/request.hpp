@@ -84,8 +84,9 @@ class Patience {
 // Progress elsewhere does not extend the wait.
 class Deadline {
  public:
-  // Call in each step that still waits. True after MoverConfig::call_wait_us.
-  bool over(const Core& core);
+  // Call in each step that still waits. True after MoverConfig::call_wait_us, or `most_us` if that
+  // is less.
+  bool over(const Core& core, std::uint64_t most_us = UINT64_MAX);
   void reset() { since_us_ = 0; }
 
  private:

@@ -30,7 +30,7 @@ struct SharedRegion {
   std::uint64_t page_bytes = 0;  // a power of two of granules
   std::uint32_t first_granule = 0;
   pagetable::Serial earlier{};  // the version before. 0: none
-  bool own = false;             // published by this node: a page that it loads is one that it has lost
+  bool own = false;             // published by this node: it loads only what it has lost
   std::shared_ptr<const RegionKey> key;
 };
 

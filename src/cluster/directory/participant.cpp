@@ -144,14 +144,17 @@ bool Participant::arrived(std::uint32_t page, Fetch fetch) {
 }
 
 void Participant::missing(const Runs& pages, NodeId source, Outbox& out) {
+  Runs missed = pages;
   if (source == setup_.self) {
+    missed.clear();
+    // What is cached has come from another node after the loss.
     for_each_page(pages, [&](std::uint32_t page) {
-      if (page >= pages_.size() || pages_[page].have == Have::free) return;
+      if (page >= pages_.size() || pages_[page].have != Have::kept) return;
       pages_[page].have = Have::none;
-      landed_.erase(page);
+      append(missed, page);
     });
   }
-  in_parts(pages, [&](Runs part) { say(Missing{.pages = std::move(part), .source = source}, out); });
+  in_parts(missed, [&](Runs part) { say(Missing{.pages = std::move(part), .source = source}, out); });
 }
 
 // Bytes on their way to here are not taken, nor are sources that were named before.

@@ -40,7 +40,7 @@ bool Fingerprints::comparable(PageRef ref) const {
       transfers_.running(page.store))
     return false;
   // Of a source, which is not asked whether it still has the page.
-  const bool kept = page.spilled->from_source || !core_.abilities.spill.degraded(page.spilled->slot);
+  const bool kept = Below::from_source(ref) || !core_.abilities.spill.degraded(page.spilled->slot);
   return kept && core_.abilities.backing.can_compare(ref.region->device);
 }
 

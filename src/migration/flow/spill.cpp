@@ -154,6 +154,8 @@ void Spill::finish(PageRef ref, const InFlight& transfer, const tiers::Completio
     (ref.region->read_only ? counters.file_read_bytes : counters.recalled_bytes) += transfer.bytes;
     page.slot_version = transfer.version;
     parts_.below.loaded(ref);
+    // It is stored anew when it leaves host memory: other nodes promise nothing.
+    if (page.spilled->from_source) parts_.below.drop(ref);
     parts_.below.pacing().room_came();
     if (!page.owns_frame()) parts_.near.came_to_host_memory(ref);
   }

@@ -14,6 +14,8 @@ using pagetable::Mapped;
 
 namespace {
 
+// Another node asks again, and for other pages meanwhile.
+constexpr std::uint64_t kForOthersUs = 1'000'000;
 constexpr std::uint8_t kCpuUsersMax = 255;  // the limit of Page::cpu_users
 
 // The uses that have to end before the page is read, or written. Kernels that read what nobody can
@@ -65,7 +67,8 @@ std::optional<Status> OpenPageRequest::advance(MoverParts& parts) {
     if (!here && may_find_room_later(parts, here.error())) here = Attempt::after_transfer;
     if (!here) return std::unexpected(std::move(here).error());
     if (*here != Attempt::done || (write && parts.transfers.busy_below(page))) {
-      if (below_.over(parts.core)) return std::unexpected(parts.stuck.unserved_error(ref));
+      if (below_.over(parts.core, no_fetch ? kForOthersUs : UINT64_MAX))
+        return std::unexpected(parts.stuck.unserved_error(ref));
       return std::nullopt;
     }
     if (page.spilled != nullptr) page.spilled->wanted = false;

@@ -41,10 +41,10 @@ bool Patience::over_limit(const Core& core, std::uint64_t limit_us) {
   return now_us - std::max(since_us_, core.last_progress_us) >= limit_us;
 }
 
-bool Deadline::over(const Core& core) {
+bool Deadline::over(const Core& core, std::uint64_t most_us) {
   const std::uint64_t now_us = core.now_us();
   if (since_us_ == 0) since_us_ = now_us;
-  return now_us - since_us_ >= core.config.call_wait_us;
+  return now_us - since_us_ >= std::min(core.config.call_wait_us, most_us);
 }
 
 // For requests whose caller holds nothing: another thread may have freed the region since, and its

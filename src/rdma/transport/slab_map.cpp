@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace vmem::rdma {
 namespace {
 
@@ -9,10 +11,10 @@ std::uintptr_t address_of(ConstBytes span) { return reinterpret_cast<std::uintpt
 
 }  // namespace
 
-Result<SlabMap::Place> SlabMap::add(ConstBytes memory, void* handle) {
+Result<SlabMap::Place> SlabMap::add(ConstBytes memory, Handle handle) {
   if (memory.empty()) return fail(VMEM_ERROR_INVALID_VALUE, "no memory to register: 0 bytes");
   const std::lock_guard lock(mutex_);
-  return slabs_.emplace(address_of(memory), Entry{memory.size(), handle});
+  return slabs_.emplace(address_of(memory), Entry{memory.size(), std::move(handle)});
 }
 
 void SlabMap::remove(Place slab) {
@@ -21,7 +23,7 @@ void SlabMap::remove(Place slab) {
 }
 
 // The nearest slab that begins before the span has it, unless slabs overlap.
-Result<void*> SlabMap::find(ConstBytes span) const {
+Result<SlabMap::Handle> SlabMap::find(ConstBytes span) const {
   const std::uintptr_t first = address_of(span);
   const std::lock_guard lock(mutex_);
   for (auto slab = slabs_.upper_bound(first); slab != slabs_.begin();) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "rdma/transport/transport.hpp"
@@ -12,18 +13,20 @@ namespace vmem::rdma {
 
 class SlabMap {
  public:
+  using Handle = std::shared_ptr<void>;  // of the transport's library; null if it has none
   struct Entry {
     std::size_t bytes = 0;
-    void* handle = nullptr;
+    Handle handle;
   };
   using Slabs = std::multimap<std::uintptr_t, Entry>;  // by first address
   using Place = Slabs::const_iterator;
 
   // Errors: INVALID_VALUE for empty memory.
-  Result<Place> add(ConstBytes memory, void* handle);
+  Result<Place> add(ConstBytes memory, Handle handle);
   void remove(Place slab);
-  // The handle of a slab that contains the whole span. Errors: INVALID_VALUE.
-  Result<void*> find(ConstBytes span) const;
+  // The handle of a slab that contains the whole span, which need not be the caller's own: who uses
+  // it keeps it. Errors: INVALID_VALUE.
+  Result<Handle> find(ConstBytes span) const;
 
  private:
   mutable std::mutex mutex_;

@@ -78,6 +78,7 @@ namespace {
 
 Answer answer_of(const Error& error) {
   if (error.status == VMEM_ERROR_LOST) return Answer::damaged;
+  if (error.status == VMEM_ERROR_TIMEOUT) return Answer::again;
   return error.status == VMEM_ERROR_INVALID_POINTER ? Answer::unknown : Answer::failed;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "runtime/memory/addresses.hpp"
 #include "tiers/stacked_tier.hpp"
 
@@ -161,14 +162,14 @@ Status Publishing::publish(void* pointer, const Order& order) {
                           deadline.left_us());
   if (published.done) {
     (void)undone.release();
-    rescue_by_copies(joint, key);
+    (void)ran_within_memory([&] { rescue_by_copies(joint, key); });  // it is published without, too
     return published.status;
   }
   const Error& why = published.status.error();
   return fail(why.status, fmt::format("{}; its memory is writable again", why.message));
 }
 
-// Pages that this node loses from now on it gets from nodes that have copies.
+// From now on a page that a disk or a lender has lost is loaded from nodes that have copies.
 void Publishing::rescue_by_copies(const Joint& joint, const Key& key) {
   auto source = parts_.remote.joint()->tier().open({.name = joint.name,
                                                     .serial = page_serial(joint.serial),

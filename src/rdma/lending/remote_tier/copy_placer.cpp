@@ -339,11 +339,6 @@ void CopyPlacer::set_level(std::uint32_t node, wire::Medium medium, std::uint32_
   rooms_[node].levels[static_cast<std::size_t>(medium)] = level;
 }
 
-bool CopyPlacer::any_draining() const {
-  const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(rooms_, &Room::draining);
-}
-
 bool CopyPlacer::is_draining(std::uint32_t node) const {
   const std::lock_guard lock(mutex_);
   return rooms_[node].draining;

@@ -110,7 +110,6 @@ class CopyPlacer {
   // A draining node gets no new pages while others have room, and counts with what it has.
   void set_draining(std::uint32_t node, bool draining);
   bool is_draining(std::uint32_t node) const;
-  bool any_draining() const;
   // A busy node gets new pages only if no other has room.
   void set_busy(std::uint32_t node, bool busy);
   // Of places that do else, those of the lowest level come first. At first disks have level 1, and

@@ -15,6 +15,7 @@ constexpr std::uint64_t kBeforeLookingAgainUs = 500'000;
 // A look costs about 0.1 µs for each slot.
 constexpr std::uint64_t kPerSlotUs = 2;
 constexpr std::uint64_t kCatchUpUs = 100'000;  // of pauses, which later copies may make up for
+constexpr std::uint64_t kDrainUs = 1'000'000;  // since the last move of a drain, which may be over
 constexpr std::size_t kLooksPerStep = 256;     // a step must not delay the mover's transfers
 
 bool is_done(const CallEnd& end) {
@@ -30,7 +31,8 @@ bool PageRepairs::go_on(bool busy) {
   if (parts_.lenders.leaves()) return false;
   const std::uint64_t now = parts_.node.clock().now_us();
   if (to_look_at_.empty() && now >= look_us_) look();
-  const std::size_t most = busy && !parts_.placer.any_draining() ? 1 : kMostInFlight;
+  const bool drains = drain_us_ != 0 && now - drain_us_ < kDrainUs;
+  const std::size_t most = busy && !drains ? 1 : kMostInFlight;
   bool did = false;
   for (std::size_t looks = 0; looks < kLooksPerStep && !to_look_at_.empty(); ++looks) {
     if (now < next_us_ || in_flight_.size() >= most) return did;
@@ -101,6 +103,7 @@ void PageRepairs::make(const Repair& repair, SlotId slot, const StoredPage& held
   const bool drains = parts_.lenders.has_lease(leaves) && parts_.placer.is_draining(leaves.node);
   // The owner of HBM waits for it.
   if (!wanted_back) pace(held.page.bytes, drains ? parts_.lenders.drain_rate(leaves.node) : config_.repair_rate);
+  if (drains) drain_us_ = parts_.node.clock().now_us();
   auto job = std::make_shared<Job>();
   job->slot = slot;
   job->copy = repair.copy;

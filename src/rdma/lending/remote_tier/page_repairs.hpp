@@ -4,8 +4,9 @@
 // meanwhile, the new copy is dropped.
 //
 // Few pages are in flight, one while the mover's own transfers are, and no more bytes per second
-// begin than the rate says; the rate does not bind what leaves HBM. While a lender drains, its rate
-// is the only bound: pages leave it as pages read ahead do, since somebody waits for the node.
+// begin than the rate says; the rate does not bind what leaves HBM. While a lender drains, all may
+// be in flight beside the mover's; those that leave it go in the order of pages read ahead, since
+// somebody waits for the node.
 //
 // Thread: the node's.
 #pragma once
@@ -78,6 +79,7 @@ class PageRepairs {
   bool again_ = false;                             // some pages have to be looked at once more
   std::uint64_t look_us_ = 0;                      // not before this
   std::uint64_t next_us_ = 0;                      // the next copy, by the rate
+  std::uint64_t drain_us_ = 0;                     // the last move off a draining lender; 0: none
   std::uint32_t failures_ = 0;
 };
 

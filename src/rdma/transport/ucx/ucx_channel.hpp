@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -52,13 +53,14 @@ struct UcxSend {
   std::vector<std::byte> header;  // sealed when the send starts; UCX reads it until the send ends
   std::vector<ucp_dt_iov_t> spans;
   std::uint64_t payload_bytes = 0;
-  ucp_mem_h memory = nullptr;  // of the only span
+  std::shared_ptr<UcxMemory> memory;  // of the only span
 };
 
 struct UcxReceive {
   UcxChannel* channel = nullptr;
   Claim claim;
   std::vector<std::byte> header;
+  std::shared_ptr<UcxMemory> memory;  // of the destination, if it is registered
 };
 
 struct UcxChannel {

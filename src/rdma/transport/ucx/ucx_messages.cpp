@@ -22,7 +22,7 @@ ucp_request_param_t send_params(UcxSend& send, ucp_send_nbx_callback_t callback)
   params.datatype = send.spans.size() > 1 ? ucp_dt_make_iov() : ucp_dt_make_contig(1);
   if (send.spans.size() == 1) {
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-    params.memh = send.memory;
+    params.memh = send.memory->get();
   }
   return params;
 }
@@ -175,9 +175,10 @@ void UcxLoop::run(UcxTake command) {
   params.datatype = ucp_dt_make_contig(1);
   params.memory_type = UCS_MEMORY_TYPE_HOST;
   const Bytes destination = receive.claim.destination;
-  if (const auto memory = config_.slabs->find(destination)) {
+  if (auto memory = config_.slabs->find(destination)) {
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-    params.memh = static_cast<ucp_mem_h>(*memory);
+    receive.memory = std::static_pointer_cast<UcxMemory>(*std::move(memory));
+    params.memh = receive.memory->get();
   }
   const ucs_status_ptr_t request = ucx()->ucp_am_recv_data_nbx(channel.worker->get(), command.descriptor,
                                                                destination.data(), destination.size(), &params);

@@ -13,8 +13,8 @@ Result<std::unique_ptr<UcxSend>> UcxSender::prepare(const Send& send) const {
   prepared->header.assign(send.header.begin(), send.header.end());
   prepared->payload_bytes = payload_bytes(send.payload);
   for (const ConstBytes span : send.payload) {
-    VMEM_ASSIGN(void* const memory, slabs_.find(span));
-    prepared->memory = static_cast<ucp_mem_h>(memory);
+    VMEM_ASSIGN(const SlabMap::Handle memory, slabs_.find(span));
+    prepared->memory = std::static_pointer_cast<UcxMemory>(memory);
     prepared->spans.push_back({const_cast<std::byte*>(span.data()), span.size()});
   }
   return prepared;

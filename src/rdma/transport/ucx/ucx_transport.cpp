@@ -20,8 +20,7 @@ constexpr std::size_t kMostUndelivered = 1024;
 
 class UcxSlab final : public Slab {
  public:
-  UcxSlab(SlabMap& slabs, SlabMap::Place place, UcxMemory region, Bytes memory)
-      : slabs_(slabs), place_(place), region_(std::move(region)), memory_(memory) {}
+  UcxSlab(SlabMap& slabs, SlabMap::Place place, Bytes memory) : slabs_(slabs), place_(place), memory_(memory) {}
   ~UcxSlab() override { slabs_.remove(place_); }
   UcxSlab(const UcxSlab&) = delete;
   UcxSlab& operator=(const UcxSlab&) = delete;
@@ -30,7 +29,6 @@ class UcxSlab final : public Slab {
  private:
   SlabMap& slabs_;
   SlabMap::Place place_;
-  UcxMemory region_;
   Bytes memory_;
 };
 
@@ -134,8 +132,8 @@ UcxTransport::~UcxTransport() {
 
 Result<std::unique_ptr<Slab>> UcxTransport::register_slab(Bytes memory) {
   VMEM_ASSIGN(UcxMemory region, UcxMemory::map(context_, memory));
-  VMEM_ASSIGN(const SlabMap::Place place, slabs_.add(memory, region.get()));
-  return std::make_unique<UcxSlab>(slabs_, place, std::move(region), memory);
+  VMEM_ASSIGN(const SlabMap::Place place, slabs_.add(memory, std::make_shared<UcxMemory>(std::move(region))));
+  return std::make_unique<UcxSlab>(slabs_, place, memory);
 }
 
 Result<PeerId> UcxTransport::connect(const std::string& address, std::uint64_t deadline_us) {
