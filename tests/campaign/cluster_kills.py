@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 
-from cluster_model import Model, fewest
+from cluster_model import Model, Region, fewest
 from cluster_world import Lender, Node, Program, World, can_hide, within
 from stops import lasting_port
 
@@ -210,8 +210,9 @@ class Kills:
         """Reads every page that must be there."""
         now = time.monotonic()
         with self.lock:
-            names = sorted({each.name for each in self.model.must_be_there(now, LIFE_S)
-                            if each is self.model.latest(each.name)})
+            regions = {each.name: each for each in self.model.must_be_there(now, LIFE_S)
+                       if each is self.model.latest(each.name)}
+            names = sorted(regions)
         self.world.tell(names=names, owners=[], audit=names)
         auditor = self.world.program("auditor.0", "auditor", READER, self.hear)
         auditor.popen.wait()
@@ -221,7 +222,7 @@ class Kills:
         with self.lock:
             audited = [event for process, event in self.events if process == auditor.name and event["event"] == "audited"]
             problems = [f"'{each['name']}' must be there whole, and {each['problem']}" for each in audited
-                        if each["problem"] and self.is_there(each["name"])]
+                        if each["problem"] and self.is_there(regions[each["name"]])]
         self.counts["audited"] = len(audited)
         if auditor.popen.returncode != 0 or len(audited) != len(names):
             problems.append(f"the auditor ended with {auditor.popen.returncode} after {len(audited)} of {len(names)} "
@@ -229,9 +230,9 @@ class Kills:
         for each in problems:
             self.fail(each)
 
-    def is_there(self, name: str) -> bool:
-        """Still: owners go on meanwhile."""
-        return self.model.latest(name) in self.model.must_be_there(time.monotonic(), 0)
+    def is_there(self, region: Region) -> bool:
+        """Still: owners go on meanwhile, and publish later versions."""
+        return region in self.model.must_be_there(time.monotonic(), 0)
 
     def finish(self) -> None:
         """Ends programs, then daemons, and looks for what is left of them."""

@@ -16,6 +16,7 @@ Copies in the caches of readers do not count: they drop them without a word.
 """
 import dataclasses
 import itertools
+import math
 
 NEVER = float("inf")
 EXPIRY_SLACK_S = 2  # clocks in whole seconds
@@ -113,7 +114,9 @@ class Model:
         if region.published != NEVER and deaths < region.copies:
             return ""
         # A daemon that was named as a holder may have been dead for as long as its lease lasts.
-        handed_over = region.closed_well and at >= region.closing
+        # A page that was lost before cannot have been handed over, and closing does not say so.
+        handed_over = (region.closed_well and at >= region.closing and
+                       not self.may_be_lost(region, math.nextafter(region.closing, 0)))
         if handed_over and not self.daemon_deaths(region.closing - self.lease_s, at):
             return ""
         return f"its owner is gone, and {deaths} daemons have died"

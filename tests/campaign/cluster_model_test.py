@@ -82,12 +82,18 @@ class Justifying(unittest.TestCase):
         self.assertTrue(self.lost(17))
 
     def test_what_is_closed_later_is_not_handed_over_yet(self):
+        self.publish(copies=0)
         self.model.tight.add("owner.0")
-        self.publish(copies=1)
         self.model.died("daemon.0", 12, True)
         self.close("OK", at=30)
         self.assertTrue(self.lost(at=13))
-        self.assertFalse(self.lost(at=31))
+
+    def test_what_was_lost_before_is_not_handed_over(self):
+        self.publish(copies=1)
+        self.model.tight.add("owner.0")
+        self.model.died("daemon.0", 12, True)
+        self.close("OK", at=30)
+        self.assertTrue(self.lost(at=31))
 
     def test_a_later_version_ends_the_earlier_one_alone(self):
         self.publish(copies=0)
