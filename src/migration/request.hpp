@@ -205,7 +205,9 @@ struct AdviseRequest final : Request {
 struct OpenPageRequest final : Request {
   PageRun run;  // one page
   bool write = false;
-  bool no_fetch = false;  // a page that only other nodes have is not fetched
+  // A page that only other nodes have is not fetched, and a load that takes longer than a second
+  // ends the request with TIMEOUT.
+  bool for_other_node = false;
   // Answer: the page is not here, and was not opened.
   bool absent = false;
   // Answer: one of these, or neither (reading only) for a page that was never written.
@@ -293,7 +295,7 @@ struct ThawRequest final : Request {
   std::optional<Status> advance(MoverParts& parts) override;
 };
 
-// A frozen region's pages whose copy in the spill tier is lost come from the source from now on.
+// From now on pages of a frozen region that the spill tier has lost are loaded from the source.
 struct RescueRequest final : Request {
   pagetable::Region* region = nullptr;
   std::uint32_t first_granule = 0;  // see FreeRequest

@@ -52,7 +52,7 @@ struct SpilledCopy {
   enum class Route : std::uint8_t { direct, through_host } route = Route::direct;
   bool wanted = false;  // being read back for an imminent use
   bool listed = false;  // in the mover's list of pages with a slot in the spill tier
-  // The slot is one of the region's other source: the copy in the spill tier was lost.
+  // The copy in the spill tier is lost: until the next load, `slot` is one of Below::add_rescue.
   bool from_source = false;
   // Of the copy, once a load has computed it.
   std::optional<gpu::Fingerprint> fingerprint;

@@ -46,19 +46,6 @@ class Copies : public OpenRegion {
     request.run = {&region, index, 1};
     ASSERT_TRUE(ask(request));
   }
-  void close_page(Region& region, std::uint32_t index) {
-    ClosePageRequest request;
-    request.run = {&region, index, 1};
-    EXPECT_TRUE(ask(request));
-  }
-  bool opens_for_others(Region& region, std::uint32_t index) {
-    OpenPageRequest request;
-    request.run = {&region, index, 1};
-    request.no_fetch = true;
-    EXPECT_TRUE(ask(request));
-    if (!request.absent) close_page(region, index);
-    return !request.absent;
-  }
   // Pages of this program in host memory, none in HBM.
   Region& own_in_host(std::uint32_t pages) {
     Region& own = allocate(pages);
@@ -154,10 +141,10 @@ TEST_F(Copies, WithoutAQuotaNothingStaysInHostMemory) {
       EXPECT_EQ(cached_pages(), 0u) << i;
       use(table, i);
       EXPECT_EQ(cached_pages(), 0u) << i;
-      EXPECT_TRUE(opens_for_others(table, i)) << "it is in HBM";
+      EXPECT_TRUE(opens_here(table, i)) << "it is in HBM";
     }
   }
-  EXPECT_FALSE(opens_for_others(table, 0));
+  EXPECT_FALSE(opens_here(table, 0));
   EXPECT_EQ(tier->usage().used_bytes, 0u);
 }
 

@@ -15,6 +15,20 @@ class PublishedTest : public MoverTest {
  protected:
   // As its node ends it.
   Status close(Region& region, Actor* last_user = nullptr) { return free(region, last_user, true); }
+  void close_page(Region& region, std::uint32_t page) {
+    ClosePageRequest close;
+    close.run = {&region, page, 1};
+    EXPECT_TRUE(ask(close));
+  }
+  // Opens the page as for another node. True: it was here.
+  bool opens_here(Region& region, std::uint32_t page) {
+    OpenPageRequest open;
+    open.run = {&region, page, 1};
+    open.for_other_node = true;
+    EXPECT_TRUE(ask(open));
+    if (!open.absent) close_page(region, page);
+    return !open.absent;
+  }
 };
 
 class Freeze : public PublishedTest {
@@ -29,20 +43,6 @@ class Freeze : public PublishedTest {
   static void aim(FreezeRequest& request, Region& region) {
     request.region = &region;
     request.first_granule = region.first.index;
-  }
-  void close_page(Region& region, std::uint32_t page) {
-    ClosePageRequest close;
-    close.run = {&region, page, 1};
-    EXPECT_TRUE(ask(close));
-  }
-  // Opens the page as for another node. True: it was here.
-  bool opens_here(Region& region, std::uint32_t page) {
-    OpenPageRequest open;
-    open.run = {&region, page, 1};
-    open.no_fetch = true;
-    EXPECT_TRUE(ask(open));
-    if (!open.absent) close_page(region, page);
-    return !open.absent;
   }
   std::vector<std::uint32_t> unwritten;
 };

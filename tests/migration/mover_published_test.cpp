@@ -222,7 +222,7 @@ TEST_F(Freeze, KernelsAndOtherNodesReadAPageAtOnce) {
   ASSERT_TRUE(freeze(region));
   OpenPageRequest open;
   open.run = {&region, 0, 1};
-  open.no_fetch = true;
+  open.for_other_node = true;
   ASSERT_TRUE(ask(open));
   ASSERT_NE(open.host, nullptr);
   const auto reads = begin(a, reading(region, 0));
@@ -250,7 +250,7 @@ TEST_F(Freeze, APageInHbmKeepsItsSlotUntilTheLastReaderHasClosedIt) {
   OpenPageRequest first, second;
   for (OpenPageRequest* open : {&first, &second}) {
     open->run = {&region, 0, 1};
-    open->no_fetch = true;
+    open->for_other_node = true;
     ASSERT_TRUE(ask(*open));
     ASSERT_NE(open->host, nullptr);
   }
@@ -286,7 +286,7 @@ TEST_F(Freeze, AnotherNodeReadsAPageWhileQueuedKernelsRead) {
   release(a, reading(region, 0));
   OpenPageRequest open;
   open.run = {&region, 0, 1};
-  open.no_fetch = true;
+  open.for_other_node = true;
   mover->post(open);
   steps();
   const bool at_once = open.done();
@@ -295,6 +295,34 @@ TEST_F(Freeze, AnotherNodeReadsAPageWhileQueuedKernelsRead) {
   EXPECT_TRUE(at_once);
   close_page(region, 0);
   finish_work(a);
+}
+
+TEST_F(Freeze, ALoadForAnotherNodeEndsAfterASecond) {
+  start({.hbm_pages = 2, .host_pages = 2, .spill_pages = 8});
+  Region& region = allocate(6);
+  for (std::uint32_t i = 0; i < 6; ++i)
+    write_to_the_end(actor(), writing(region, i), static_cast<unsigned char>(i + 1));
+  settle();
+  ASSERT_TRUE(freeze(region));
+  std::uint32_t below = 0;
+  while (in_hbm(region, below) || page(region, below).owns_frame() || in_host(region, below)) ++below;
+  ASSERT_LT(below, 6u);
+  spill->hold_back(tiers::Direction::load);
+  OpenPageRequest open;
+  open.run = {&region, below, 1};
+  open.for_other_node = true;
+  mover->post(open);
+  steps();
+  now_us += 900'000;
+  steps();
+  EXPECT_FALSE(open.done());
+  now_us += 200'000;
+  ASSERT_TRUE(step_until([&] { return open.done(); }));
+  ASSERT_FALSE(open.result());
+  EXPECT_EQ(open.result().error().status, VMEM_ERROR_TIMEOUT);
+  spill->let_go();
+  settle();
+  EXPECT_TRUE(opens_here(region, below));
 }
 
 TEST_F(Freeze, APageWhoseCopyBelowIsLostComesFromOtherNodes) {

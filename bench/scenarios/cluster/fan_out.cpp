@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/counted.hpp"
 #include "base/sizes.hpp"
 #include "bench/child_process.hpp"
 #include "bench/scenarios/cluster/rows.hpp"
@@ -120,8 +121,6 @@ Status sample(FanOut& fan_out, std::size_t count) {
   return {};
 }
 
-std::string words(std::size_t readers) { return fmt::format("{} reader{}", readers, readers == 1 ? "" : "s"); }
-
 // The rates, and then what the owner sent. `bare`: the limit of one reader's rate, in words.
 void add_records(const FanOut& fan_out, const NodePath& path, const std::string& bare) {
   Context& context = fan_out.context;
@@ -136,7 +135,7 @@ void add_records(const FanOut& fan_out, const NodePath& path, const std::string&
   record.verified = record.mismatch.empty();
   record.limit_is = Record::LimitIs::reference;
   for (std::size_t count = 1; count <= kReaders; ++count) {
-    record.variant = fmt::format("table for {}, all together", words(count));
+    record.variant = fmt::format("table for {}, all together", counted(count, "reader", "readers"));
     record.unit = "GB/s";
     record.limit_name = count == 1 ? bare : "one reader alone";
     record.set({.limit = count == 1 ? fan_out.bare : fan_out.rates[0], .achieved = fan_out.rates[count - 1]});
@@ -147,7 +146,7 @@ void add_records(const FanOut& fan_out, const NodePath& path, const std::string&
   once.add(1);
   record.goal = kSentGoal;
   for (std::size_t count = 1; count <= kReaders; ++count) {
-    record.variant = fmt::format("table for {}, sent by its owner", words(count));
+    record.variant = fmt::format("table for {}, sent by its owner", counted(count, "reader", "readers"));
     record.unit = "tables";
     record.limit_name = "each page once; sent bytes by the owner's counter";
     record.set({.limit = once, .achieved = fan_out.tables[count - 1]});

@@ -39,9 +39,7 @@ bool Fingerprints::comparable(PageRef ref) const {
   if (!page.spilled_current() || !page.spilled->fingerprint || !page.spilled->verified() ||
       transfers_.running(page.store))
     return false;
-  // Of a source, which is not asked whether it still has the page.
-  const bool kept = Below::from_source(ref) || !core_.abilities.spill.degraded(page.spilled->slot);
-  return kept && core_.abilities.backing.can_compare(ref.region->device);
+  return !core_.abilities.spill.degraded(page.spilled->slot) && core_.abilities.backing.can_compare(ref.region->device);
 }
 
 bool Fingerprints::comparing(const Page& page) const {

@@ -89,7 +89,7 @@ Spill::Spilled Spill::spill_one(PageRef ref) {
     return {ref.bytes()};
   }
   // The copy below may be lost with a node, or unreadable: write it again while its bytes are here.
-  const bool intact = page.spilled_current() && !parts_.below.abilities_of(ref).degraded(page.spilled->slot);
+  const bool intact = page.spilled_current() && !parts_.core.abilities.spill.degraded(page.spilled->slot);
   if (!intact || !page.spilled->verified()) return submit_store(ref);
   parts_.near.drop(ref);
   parts_.core.counters.spills_dropped_bytes += ref.bytes();

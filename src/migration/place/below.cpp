@@ -60,8 +60,10 @@ bool Below::rescue(PageRef ref, const Error& why) {
   const auto found = rescues_.find(ref.region);
   pagetable::SpilledCopy& copy = *ref.page().spilled;
   if (found == rescues_.end() || !ref.region->frozen() || copy.from_source) return false;
-  VMEM_LOG_WARN("the page at {:#x} is fetched from {} from now on: {}", core_.address_of(ref),
-                found->second.source->name(), why.message);
+  if (std::has_single_bit(++rescued_))
+    VMEM_LOG_WARN("the page at {:#x} is lost in {}, and asked for from other nodes that have {}: {} ({} such pages)",
+                  core_.address_of(ref), core_.config.spill->info().name, found->second.source->name(), why.message,
+                  rescued_);
   drop(ref);
   copy.slot = found->second.first + ref.index;
   copy.version = ref.page().version;
@@ -105,7 +107,7 @@ std::uint64_t Below::release_copies(std::uint64_t bytes) {
     copies_.pop_front();
     if (!ref.live() || ref.page().spilled == nullptr) continue;
     Page& page = ref.page();
-    page.spilled->listed = page.spilled->slot != kNoFrame && !page.spilled->from_source;
+    page.spilled->listed = page.spilled->slot != kNoFrame;
     if (!page.spilled->listed) continue;
     const bool elsewhere = !page.spilled_current() || page.slot_current() || page.owns_frame();
     if (!elsewhere || transfers_.busy_below(page)) {
@@ -136,8 +138,7 @@ void Below::drop(PageRef ref) {
 }
 
 void Below::distrust(Page& page) {
-  if (page.spilled != nullptr && !page.spilled->from_source)
-    page.spilled->trust = pagetable::SpilledCopy::Trust::unverified;
+  if (page.spilled != nullptr) page.spilled->trust = pagetable::SpilledCopy::Trust::unverified;
 }
 
 std::uint64_t Below::metadata_bytes() const {

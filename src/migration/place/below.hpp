@@ -64,14 +64,13 @@ class Below {
   void add_source(Region& region, std::shared_ptr<tiers::PageSource> source, tiers::SlotId first);
   void remove_source(const Region& region) { sources_.erase(&region); }
   bool has_sources() const { return !sources_.empty(); }
-  // Where a region that nobody writes to gets pages from whose copy in the spill tier is lost: in
-  // slots from `first` on.
+  // A frozen region's pages that the spill tier has lost are loaded from this source, page 0 from
+  // slot `first`. Until the region ends.
   void add_rescue(const Region& region, std::shared_ptr<tiers::PageSource> source, tiers::SlotId first) {
     rescues_.insert_or_assign(&region, Rescue{std::move(source), first});
   }
-  void remove_rescue(const Region& region) { rescues_.erase(&region); }
   bool has_rescues() const { return !rescues_.empty(); }
-  // The page's copy in the spill tier is lost. True: it is loaded from elsewhere from now on.
+  // The spill tier has lost the page. True: the next load takes it from the region's rescue source.
   bool rescue(PageRef ref, const Error& why);
   // Errors: INVALID_VALUE, of a call that would write to a region that can only be read.
   Status check_writable(const Region& region) const;
@@ -81,9 +80,8 @@ class Below {
   // done: the page has a slot below. after_transfer: the tier may have one later. Errors:
   // OUT_OF_MEMORY; the tier's.
   Result<Attempt> need_slot(PageRef ref);
-  void drop(PageRef ref);  // the copy; its slot, too, unless a transfer uses it
-  // The page may have been written without a new version.
-  static void distrust(Page& page);
+  void drop(PageRef ref);            // the copy; its slot, too, unless a transfer uses it
+  static void distrust(Page& page);  // the page may have been written without a new version
   std::uint64_t metadata_bytes() const;
 
   // REQUIRES: a host slot and a slot below; no transfer of either in flight.
@@ -141,6 +139,7 @@ class Below {
     tiers::SlotId first = 0;
   };
   std::unordered_map<const Region*, Rescue> rescues_;
+  std::uint64_t rescued_ = 0;  // pages; logged at every power of two
   // Pages with a slot in the spill tier. Checked when popped.
   std::deque<PageRef> copies_;
   std::map<PageId, LoadFailure> load_failures_;  // of live regions

@@ -14,8 +14,8 @@ using pagetable::Mapped;
 
 namespace {
 
-// Another node asks again, and for other pages meanwhile.
-constexpr std::uint64_t kForOthersUs = 1'000'000;
+// Less than another node waits for an answer: it asks again.
+constexpr std::uint64_t kForOtherNodeUs = 1'000'000;
 constexpr std::uint8_t kCpuUsersMax = 255;  // the limit of Page::cpu_users
 
 // The uses that have to end before the page is read, or written. Kernels that read what nobody can
@@ -60,14 +60,14 @@ std::optional<Status> OpenPageRequest::advance(MoverParts& parts) {
     }
   }
   bool in_frame = page.owns_frame();
-  absent = no_fetch && page.version != 0 && !in_frame && !page.slot_current() && Below::from_source(ref);
+  absent = for_other_node && page.version != 0 && !in_frame && !page.slot_current() && Below::from_source(ref);
   if (absent) return Status{};
   if (!in_frame && page.version != 0) {
     auto here = parts.recall.recall(ref);
     if (!here && may_find_room_later(parts, here.error())) here = Attempt::after_transfer;
     if (!here) return std::unexpected(std::move(here).error());
     if (*here != Attempt::done || (write && parts.transfers.busy_below(page))) {
-      if (below_.over(parts.core, no_fetch ? kForOthersUs : UINT64_MAX))
+      if (below_.over(parts.core, for_other_node ? kForOtherNodeUs : UINT64_MAX))
         return std::unexpected(parts.stuck.unserved_error(ref));
       return std::nullopt;
     }

@@ -200,7 +200,7 @@ void MoverPages::lend(const sharing::SharedPage& page, Lent lent) {
 void MoverPages::open(JobPtr job) noexcept {
   migration::OpenPageRequest& request = job->open.emplace();
   request.run = job->run();
-  request.no_fetch = true;
+  request.for_other_node = true;
   request.then = [this, job = std::move(job)]() mutable { opened(std::move(job)); };
   parts_.mover.post(request);
 }

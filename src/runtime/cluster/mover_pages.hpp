@@ -6,10 +6,11 @@
 //               ├ in HBM, or in part, without room: close → wait for room → open
 //               └ not here, never written, or unreadable: refused
 //
-// A page that this program published is loaded from a disk or a lender for others; one that other
-// nodes published, and that is not here, they get from those. Opening and closing are requests
-// to the mover that nobody waits for. Threads of this class copy, prove and answer. So neither the
-// node's thread nor the mover's waits, and the mover's thread allocates nothing here.
+// A page that this program published is loaded from its disk or lender for a reader. A page that
+// another node published is refused if it is not here: the reader asks the nodes that have it.
+// Opening and closing are requests to the mover that nobody waits for. Threads of this class copy,
+// prove and answer. So neither the node's thread nor the mover's waits, and the mover's thread
+// allocates nothing here.
 #pragma once
 
 #include <condition_variable>
