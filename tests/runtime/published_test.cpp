@@ -264,6 +264,27 @@ TEST_F(PublishedApi, SlicesOfTheDeadAreReclaimedUnlessARegionLivesThere) {
   EXPECT_THAT((*reader)("close"), StartsWith("ok"));
 }
 
+TEST_F(PublishedApi, ARegionEndsWithTheSlicesOfTheLastNodeThatHeldItsPages) {
+  const std::vector<std::pair<std::string, std::string>> small{{"space", "3GiB"}};
+  auto publisher = std::make_unique<Peer>(cluster(), small);  // node 1
+  Peer other(cluster(), small);                               // node 2
+  Peer third(cluster(), small);                               // node 3, which becomes its home
+  ASSERT_THAT((*publisher)("publish table 2 1 0"), StartsWith("ok"));
+  publisher.reset();
+  forget_node(1);
+  ASSERT_TRUE(within(std::chrono::milliseconds(5000), [&] {
+    const auto listed = regions();
+    return listed.size() == 1 && listed[0].at("home") != 1;
+  }));
+  ASSERT_OK(start({{"cluster", cluster()}, {"space", "3GiB"}}));
+  EXPECT_EQ(regions().size(), 0u) << "its addresses are this program's";
+  EXPECT_EQ(open("table", 300'000), VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(third("open table 300"), HasSubstr("nobody has published that name"));
+  hold_pages(2);
+  ASSERT_OK(vmem_publish(base, "table", nullptr));
+  EXPECT_THAT(third("open table 5000"), StartsWith("ok"));
+}
+
 TEST_F(PublishedApi, TheToolListsRegionsAndRemovesThem) {
   ASSERT_OK(start({{"cluster", cluster()}}));
   void* own = nullptr;

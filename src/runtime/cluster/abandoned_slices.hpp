@@ -15,11 +15,14 @@ struct AbandonedSlice {
   NodeId from{};
 };
 
-// Such a slice may be taken over: a node that is no member publishes nothing any more, so what is
-// not in the registry after its record has gone never comes there. Errors: those of
-// RegistryClient.
-Result<std::vector<AbandonedSlice>> abandoned_slices(const RegistryAccess& access,
-                                                     const cluster::ClusterParameters& parameters,
-                                                     std::uint64_t most_us);
+// Finds such slices and ends the regions there: erases their records and names, so that nobody can
+// open them afterwards. Such a region has no page left, but it may have a home, where a node may
+// open it until then; a slice of a region that was opened meanwhile is left out.
+//
+// The slices may be taken over: a node that is no member publishes nothing any more, so what is not
+// in the registry after its record has gone never comes there. Errors: those of RegistryClient.
+Result<std::vector<AbandonedSlice>> clear_abandoned_slices(const RegistryAccess& access,
+                                                           const cluster::ClusterParameters& parameters,
+                                                           std::uint64_t most_us);
 
 }  // namespace vmem::runtime

@@ -162,7 +162,7 @@ Result<std::vector<cluster::Slice>> Member::ask_for(Asked<std::vector<cluster::S
 
 // Frees what nodes have left behind. One that another node takes over first is none of this node's.
 Status Member::reclaim() {
-  VMEM_ASSIGN(const auto abandoned, abandoned_slices(config_.registry, config_.parameters, kReclaimUs));
+  VMEM_ASSIGN(const auto abandoned, clear_abandoned_slices(config_.registry, config_.parameters, kReclaimUs));
   for (const AbandonedSlice& each : abandoned) {
     const auto taken = ask_for({.slice = each.slice, .from = each.from});
     if (!taken) continue;
