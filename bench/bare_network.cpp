@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,13 +15,16 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
 #include "base/file_descriptor.hpp"
 #include "bench/all_at_once.hpp"
+#include "bench/request_memory.hpp"
 #include "bench/samples.hpp"
 #include "bench/socket_pair.hpp"
 #include "rdma/transport/socket_address.hpp"
@@ -72,32 +76,49 @@ std::string host_of(const std::string& address) {
   return host.starts_with('[') ? host.substr(1, host.size() - 2) : host;
 }
 
-// The receiving end of a socket loop: reads `bytes`, then answers with one byte. Makes only system
-// calls, because it runs between fork and _exit.
-[[noreturn]] void receive(int socket, std::byte* memory, std::uint64_t message_bytes, std::uint64_t bytes) {
+// In large pages if the kernel has them, and touched. Makes only system calls: between fork and
+// _exit nothing else is safe. nullptr if there is none.
+std::byte* touched_memory(std::uint64_t bytes) {
+  constexpr std::uint64_t kLargePage = std::uint64_t{2} << 20, kPage = 4096;
+  void* const mapped = ::mmap(nullptr, bytes + kLargePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  auto* const memory = static_cast<std::byte*>(mapped) +
+                       (kLargePage - reinterpret_cast<std::uintptr_t>(mapped) % kLargePage) % kLargePage;
+  (void)::madvise(memory, bytes, MADV_HUGEPAGE);
+  for (std::uint64_t at = 0; at < bytes; at += kPage) static_cast<volatile std::byte*>(memory)[at] = std::byte{1};
+  return memory;
+}
+
+// The receiving end of a socket loop: answers with one byte once it has memory, reads `bytes` into
+// it, from its beginning to its end and again, and answers once more. Makes only system calls.
+[[noreturn]] void receive(int socket, std::uint64_t memory_bytes, std::uint64_t message_bytes, std::uint64_t bytes) {
+  std::byte* const memory = touched_memory(memory_bytes);
+  const char answer = 1;
+  if (memory == nullptr || ::send(socket, &answer, 1, 0) != 1) ::_exit(1);
   for (std::uint64_t taken = 0; taken < bytes;) {
-    const std::uint64_t at = taken % message_bytes;
-    const ssize_t got = ::recv(socket, memory + at, message_bytes - at, 0);
+    const std::uint64_t left = message_bytes - taken % message_bytes;
+    const ssize_t got = ::recv(socket, memory + taken % memory_bytes, left, 0);
     if (got <= 0) ::_exit(1);
     taken += static_cast<std::uint64_t>(got);
   }
-  const char done = 1;
-  ::_exit(::send(socket, &done, 1, 0) == 1 ? 0 : 1);
+  ::_exit(::send(socket, &answer, 1, 0) == 1 ? 0 : 1);
 }
 
 // A child process that receives.
 class Receiver {
  public:
-  static Result<Receiver> start(SocketKind kind, std::uint64_t message_bytes, std::uint64_t bytes) {
+  static Result<Receiver> start(SocketKind kind, std::uint64_t memory_bytes, std::uint64_t message_bytes,
+                                std::uint64_t bytes) {
     VMEM_ASSIGN(SocketPair pair, connect_pair(kind));
-    std::vector<std::byte> memory(message_bytes, std::byte{1});
     Receiver made(std::move(pair.from));
     made.child_ = ::fork();
     if (made.child_ == 0) {
       ::close(made.socket_.get());  // else this process's end would keep the connection open
-      receive(pair.to.get(), memory.data(), message_bytes, bytes);
+      receive(pair.to.get(), memory_bytes, message_bytes, bytes);
     }
     if (made.child_ < 0) return socket_failed("fork");
+    pair.to.reset();
+    VMEM_TRY(made.wait_for_answer());
     return made;
   }
   Receiver(Receiver&& other) noexcept : child_(std::exchange(other.child_, -1)), socket_(std::move(other.socket_)) {}
@@ -108,20 +129,23 @@ class Receiver {
     ::waitpid(child_, nullptr, 0);
   }
   // Sends everything and waits for the answer.
-  Status send(std::span<const std::byte> message, std::uint64_t bytes) const {
+  Status send(std::span<const std::byte> memory, std::uint64_t message_bytes, std::uint64_t bytes) const {
     for (std::uint64_t sent = 0; sent < bytes;) {
-      const std::uint64_t at = sent % message.size();
-      const ssize_t put = ::send(socket_.get(), message.data() + at, message.size() - at, MSG_NOSIGNAL);
+      const std::uint64_t left = message_bytes - sent % message_bytes;
+      const ssize_t put = ::send(socket_.get(), memory.data() + sent % memory.size(), left, MSG_NOSIGNAL);
       if (put <= 0) return socket_failed("sending on this machine");
       sent += static_cast<std::uint64_t>(put);
     }
-    char done = 0;
-    if (::recv(socket_.get(), &done, 1, 0) != 1) return socket_failed("receiving on this machine");
-    return {};
+    return wait_for_answer();
   }
 
  private:
   explicit Receiver(FileDescriptor socket) : socket_(std::move(socket)) {}
+  Status wait_for_answer() const {
+    char answer = 0;
+    if (::recv(socket_.get(), &answer, 1, 0) != 1) return socket_failed("receiving on this machine");
+    return {};
+  }
   pid_t child_ = -1;
   FileDescriptor socket_;
 };
@@ -172,7 +196,7 @@ Result<std::unique_ptr<BareNetwork>> BareNetwork::create(NodePath path, std::uin
 Result<BareNetwork::By> BareNetwork::faster_of_both() const {
   if (!here_) return By::perftest;
   if (!has_perftest()) return By::sockets;
-  VMEM_ASSIGN(const double by_sockets, sockets(kTrialBytes, path_.connections));
+  VMEM_ASSIGN(const double by_sockets, sockets(kTrialBytes, path_.connections, message_bytes_));
   VMEM_ASSIGN(const double by_perftest, perftest(kTrialBytes, path_.connections, Endpoints::ordinary));
   return by_sockets > by_perftest ? By::sockets : By::perftest;
 }
@@ -189,7 +213,17 @@ std::string BareNetwork::name() const {
                      format_bytes(message_bytes_), path_.connections, path_.connections == 1 ? "" : "s", where);
 }
 
+std::string BareNetwork::name_of_pages() const {
+  return fmt::format("{} from memory to memory, {} connection{} between two processes here",
+                     path_.sockets == SocketKind::local ? "plain local sockets" : "plain TCP sockets",
+                     path_.connections, path_.connections == 1 ? "" : "s");
+}
+
 Result<double> BareNetwork::one_way(std::uint64_t bytes) const { return measure(bytes, path_.connections); }
+
+Result<double> BareNetwork::one_way_of_pages(std::uint64_t bytes) const {
+  return sockets(bytes, path_.connections, bytes / path_.connections);
+}
 
 // A network carries the same rate in both directions at once. On one machine the two directions
 // share its cores, so they are measured together.
@@ -203,7 +237,7 @@ Result<double> BareNetwork::failing_alone(std::uint64_t bytes) const {
 }
 
 Result<double> BareNetwork::measure(std::uint64_t bytes, std::uint32_t pairs) const {
-  return by_ == By::perftest ? perftest(bytes, pairs, Endpoints::ordinary) : sockets(bytes, pairs);
+  return by_ == By::perftest ? perftest(bytes, pairs, Endpoints::ordinary) : sockets(bytes, pairs, message_bytes_);
 }
 
 Result<double> BareNetwork::perftest(std::uint64_t bytes, std::uint32_t pairs, Endpoints endpoints) const {
@@ -258,17 +292,22 @@ Result<std::string> BareNetwork::client_output(std::uint16_t port, std::uint64_t
   return client->output(kRun);
 }
 
-Result<double> BareNetwork::sockets(std::uint64_t bytes, std::uint32_t pairs) const {
+Result<double> BareNetwork::sockets(std::uint64_t bytes, std::uint32_t pairs, std::uint64_t memory_bytes) const {
   const std::uint64_t each = std::max(bytes / pairs / message_bytes_, kLeastMessages) * message_bytes_;
-  const std::vector<std::byte> message(message_bytes_, std::byte{1});
-  std::vector<Receiver> receivers;
+  const std::uint64_t whole = std::max<std::uint64_t>(memory_bytes / message_bytes_, 1) * message_bytes_;
+  struct Pair {
+    RequestMemory from;
+    Receiver to;
+  };
+  std::vector<Pair> ready;
   for (std::uint32_t pair = 0; pair < pairs; ++pair) {
-    VMEM_ASSIGN(Receiver receiver, Receiver::start(path_.sockets, message_bytes_, each));
-    receivers.push_back(std::move(receiver));
+    VMEM_ASSIGN(RequestMemory from, in_large_pages(whole));
+    VMEM_ASSIGN(Receiver to, Receiver::start(path_.sockets, whole, message_bytes_, each));
+    ready.push_back({std::move(from), std::move(to)});
   }
   return sum_all_at_once(pairs, [&](std::size_t pair) -> Result<double> {
     const Stopwatch watch;
-    VMEM_TRY(receivers[pair].send(message, each));
+    VMEM_TRY(ready[pair].to.send({ready[pair].from.get(), whole}, message_bytes_, each));
     return static_cast<double>(each) / watch.nanoseconds();
   });
 }

@@ -34,12 +34,17 @@ class BareNetwork {
   // GB/s of all connections together, over about `bytes`.
   Result<double> one_way(std::uint64_t bytes) const;
   Result<double> both_ways(std::uint64_t bytes) const;
+  // As one_way(), but between memory of `bytes` on both sides, as pages lie there, with plain
+  // sockets. one_way() reads and writes one message's memory again and again, which stays in the
+  // processors' caches. REQUIRES: the node is on this machine.
+  Result<double> one_way_of_pages(std::uint64_t bytes) const;
   // With endpoints that can fail alone, as the tier needs them. REQUIRES: has_perftest().
   Result<double> failing_alone(std::uint64_t bytes) const;
 
   static bool has_perftest();
   // "ucx_perftest ucp_am_bw, 2 MiB, 4 connections between two processes here"
   std::string name() const;
+  std::string name_of_pages() const;
 
  private:
   enum class Endpoints { ordinary, failing_alone };
@@ -50,7 +55,7 @@ class BareNetwork {
   Result<double> perftest(std::uint64_t bytes, std::uint32_t pairs, Endpoints endpoints) const;
   Result<double> rate_of_pair(std::uint16_t port, std::uint64_t messages, Endpoints endpoints) const;
   Result<std::string> client_output(std::uint16_t port, std::uint64_t messages, Endpoints endpoints) const;
-  Result<double> sockets(std::uint64_t bytes, std::uint32_t pairs) const;
+  Result<double> sockets(std::uint64_t bytes, std::uint32_t pairs, std::uint64_t memory_bytes) const;
 
   NodePath path_;
   std::string host_;

@@ -19,7 +19,7 @@ constexpr int kAnything = 0x5a;  // touched, so that the pages exist
 std::uint64_t whole_pages(std::uint64_t bytes) { return (bytes + kLargePage - 1) / kLargePage * kLargePage; }
 
 std::unexpected<Error> no_memory(std::uint64_t bytes) {
-  return fail(VMEM_ERROR_OUT_OF_MEMORY, fmt::format("no memory for {} of requests", format_bytes(bytes)));
+  return fail(VMEM_ERROR_OUT_OF_MEMORY, fmt::format("no host memory for {}", format_bytes(bytes)));
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ Result<RequestMemory> as_slots(const Gpu& gpu, std::uint64_t bytes) {
   config.location = gpu::on_host(0);
   config.accessors = {config.location, gpu::on_device(gpu.ordinal())};
   config.budget_bytes = whole;
-  config.name = "host memory for requests";
+  config.name = "host memory for measurements";
   const auto pool = std::make_shared<tiers::FramePool>(std::move(config));
   VMEM_ASSIGN(const auto frame, pool->take(whole));
   if (!frame) return no_memory(bytes);

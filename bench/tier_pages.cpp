@@ -20,19 +20,14 @@ constexpr int kWiped = 0xa5;
 
 }  // namespace
 
-void PageMemory::Free::operator()(std::byte* memory) const { std::free(memory); }
-
 Result<PageMemory> PageMemory::create(std::uint64_t page_bytes, std::uint64_t count) {
-  PageMemory made;
-  const std::uint64_t bytes = (page_bytes * count + kAlignment - 1) / kAlignment * kAlignment;
-  made.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes)));
-  if (!made.memory_)
-    return fail(VMEM_ERROR_OUT_OF_MEMORY, fmt::format("no host memory for {} of pages", format_bytes(bytes)));
-  (void)::madvise(made.memory_.get(), bytes, MADV_HUGEPAGE);
-  std::memset(made.memory_.get(), 1, bytes);
-  made.page_bytes_ = page_bytes;
-  made.count_ = count;
-  return made;
+  VMEM_ASSIGN(RequestMemory memory, in_large_pages(page_bytes * count));
+  return PageMemory(std::move(memory), page_bytes, count);
+}
+
+Result<PageMemory> PageMemory::pinned(const Gpu& gpu, std::uint64_t page_bytes, std::uint64_t count) {
+  VMEM_ASSIGN(RequestMemory memory, as_slots(gpu, page_bytes * count));
+  return PageMemory(std::move(memory), page_bytes, count);
 }
 
 void PageMemory::fill(std::uint64_t seed) const {

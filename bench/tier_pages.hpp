@@ -7,9 +7,12 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.hpp"
+#include "bench/gpu.hpp"
+#include "bench/request_memory.hpp"
 #include "bench/samples.hpp"
 #include "tiers/tier.hpp"
 
@@ -19,6 +22,8 @@ namespace vmem::bench {
 class PageMemory {
  public:
   static Result<PageMemory> create(std::uint64_t page_bytes, std::uint64_t count);
+  // As slots of the runtime's host memory are. Errors: those of as_slots.
+  static Result<PageMemory> pinned(const Gpu& gpu, std::uint64_t page_bytes, std::uint64_t count);
   std::uint64_t page_bytes() const { return page_bytes_; }
   std::uint64_t count() const { return count_; }
   std::uint64_t bytes() const { return page_bytes_ * count_; }
@@ -29,10 +34,9 @@ class PageMemory {
   void wipe() const;
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
-  std::unique_ptr<std::byte, Free> memory_;
+  PageMemory(RequestMemory memory, std::uint64_t page_bytes, std::uint64_t count)
+      : memory_(std::move(memory)), page_bytes_(page_bytes), count_(count) {}
+  RequestMemory memory_;
   std::uint64_t page_bytes_ = 0, count_ = 0;
 };
 

@@ -1,6 +1,8 @@
 // Rows of a published region that one node reads from end to end, whose pages a daemon keeps. Pages
 // come through the directory, the daemon's page server and the checks, and a kernel sums them up.
-// Compares with bare messages between two processes, and with pages of a lender's memory.
+// Compares with bare messages between two processes, and with pages of a lender's memory. Two rows
+// say what the memory costs: bare messages that stay in no cache, and the lender's pages in memory
+// that the GPU can copy from.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -74,10 +76,20 @@ Status measure_pages(Context& context, const Options& options, std::uint64_t byt
   record.limit_name = bare->name();
   record.goal = kOfBare;
   VMEM_TRY(measure(reading, record, [&] { return bare->one_way(memory.bytes()); }));
+  record.variant = fmt::format("{} pages, against memory to memory", format_bytes(page_bytes));
+  record.limit_name = bare->name_of_pages();
+  record.goal.reset();
+  VMEM_TRY(measure(reading, record, [&] { return bare->one_way_of_pages(memory.bytes()); }));
   record.variant = fmt::format("{} pages, against a lender", format_bytes(page_bytes));
   record.limit_name = fmt::format("pages of {} from a lender's memory", format_bytes(page_bytes));
   record.goal = kOfLender;
-  return measure(reading, record, [&] { return tier->load(memory); });
+  VMEM_TRY(measure(reading, record, [&] { return tier->load(memory); }));
+  // As the region's pages come.
+  VMEM_ASSIGN(const PageMemory slots, PageMemory::pinned(context.gpu, page_bytes, pages));
+  record.variant = fmt::format("{} pages, against a lender to slots", format_bytes(page_bytes));
+  record.limit_name += " to pinned memory";
+  record.goal.reset();
+  return measure(reading, record, [&] { return tier->load(slots); });
 }
 
 }  // namespace
@@ -88,8 +100,8 @@ Status measure_published(Context& context) {
   std::vector<std::uint64_t> page_sizes(kPages.begin(), kPages.end());
   if (settings.page_bytes) page_sizes = {*settings.page_bytes};
   const std::uint64_t most = std::max(bytes, std::ranges::max(page_sizes));
-  // Here and at a lender twice, and at the daemon.
-  VMEM_TRY(check_host_memory("cluster", 5 * most));
+  // Here three times and in slots, at a lender, and at the daemon.
+  VMEM_TRY(check_host_memory("cluster", 6 * most));
   VMEM_ASSIGN(const auto own, cluster_for(settings, {.copies_bytes = most * page_sizes.size() + 64 * kMiB}));
   VMEM_ASSIGN(const SecondNode lender, SecondNode::start(settings, most));
   Settings to_lender = settings;

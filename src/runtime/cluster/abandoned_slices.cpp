@@ -67,9 +67,10 @@ Result<bool> end(RegistryClient& registry, const Region& region) {
   }
   VMEM_ASSIGN(const bool ended, registry.commit(std::move(commit)));
   if (ended)
-    VMEM_LOG_INFO("region '{}' (version {}) has ended: no node that had its pages is in the cluster, and its addresses "
-                  "are needed",
-                  region.record.name, region.record.version);
+    VMEM_LOG_INFO(
+        "region '{}' (version {}) has ended: no node that had its pages is in the cluster, and its addresses "
+        "are needed",
+        region.record.name, region.record.version);
   return ended;
 }
 
