@@ -1,11 +1,13 @@
-// One channel over a socket pair, on a lane that the test runs.
+// Channels over socket pairs, on a lane that the test runs.
 #include "rdma/transport/stream/channel.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -130,6 +132,65 @@ TEST_F(ChannelReads, ABlockedWriterWaitsOnceHoweverMuchIsSent) {
   }
   EXPECT_EQ(run(), 1u);
 }
+
+// Two channels of one lane, whose sockets take all that is sent. One has a long message to send.
+class ChannelTurns : public testing::Test {
+ protected:
+  static constexpr std::size_t kMiB = 1 << 20;
+  struct End {
+    Reports reports;
+    FileDescriptor peer;
+    std::shared_ptr<Channel> channel;
+  };
+
+  void SetUp() override {
+    for (End* const end : {&busy_, &other_}) {
+      int ends[2];
+      ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+      end->peer = FileDescriptor(ends[1]);
+      const int room = 128 << 20;
+      const bool has_room = ::setsockopt(ends[0], SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof(room)) == 0;
+      end->channel = std::make_shared<Channel>(lane_, end->reports, ChannelId{}, ByteStream(FileDescriptor(ends[0])));
+      end->channel->start();
+      if (!has_room) GTEST_SKIP() << kNeedsRoot;
+    }
+    busy_.channel->send({.id = SendId{1}, .header = {}, .payload = std::vector<ConstBytes>(32, page_)});
+  }
+  ~ChannelTurns() override {
+    for (const End* const end : {&busy_, &other_})
+      if (end->channel) end->channel->close("");
+    lane_.restart();
+    lane_.poll();
+  }
+  // As the transport sends: after what the lane has to do already. Returns the bytes that the busy
+  // channel wrote before it.
+  std::size_t busy_bytes_before(std::uint64_t id, std::size_t bytes) {
+    const std::size_t before = written(busy_), sent = other_.reports.count<Written>();
+    boost::asio::post(lane_, [this, id, bytes] {
+      other_.channel->send({.id = SendId{id}, .header = {}, .payload = {ConstBytes(page_).first(bytes)}});
+    });
+    while (other_.reports.count<Written>() == sent && lane_.poll_one() != 0) {
+    }
+    EXPECT_EQ(other_.reports.count<Written>(), sent + 1);
+    return written(busy_) - before;
+  }
+  static std::size_t written(const End& end) {
+    int bytes = 0;
+    EXPECT_EQ(::ioctl(end.peer.get(), FIONREAD, &bytes), 0);
+    return static_cast<std::size_t>(bytes);
+  }
+
+  boost::asio::io_context lane_{1};
+  const std::vector<std::byte> page_ = std::vector<std::byte>(kMiB);
+  End busy_, other_;
+};
+
+TEST_F(ChannelTurns, AShortMessageWaitsForAPartOfALongOne) {
+  for (std::uint64_t id = 1; id <= 4; ++id) EXPECT_LE(busy_bytes_before(id, kMiB / 8), kMiB / 2);
+  EXPECT_EQ(busy_.reports.count<Written>(), 0u);
+}
+
+TEST_F(ChannelTurns, AChannelThatWasIdleSendsAPageAtOnce) { EXPECT_LE(busy_bytes_before(1, kMiB), kMiB / 2); }
 
 }  // namespace
 }  // namespace vmem::rdma::stream

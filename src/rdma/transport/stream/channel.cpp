@@ -5,23 +5,38 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 namespace vmem::rdma::stream {
 namespace {
 
-// Bytes per turn; then the other channels of the lane run.
-constexpr std::size_t kTurnBytes = std::size_t{4} << 20;
+// Bytes per turn; then the other channels of the lane run. A channel that had nothing to send for
+// a while sends a whole page in its next turn: somebody waits for it, while pages that are sent one
+// after the other lose nothing by a turn of another channel between them.
+constexpr std::size_t kTurnBytes = std::size_t{256} << 10;
+constexpr std::size_t kFirstTurnBytes = std::size_t{4} << 20;
+constexpr std::chrono::microseconds kIdle{300};
 constexpr std::size_t kDropBytes = 64 << 10;
 constexpr std::size_t kMostFarewellBytes = kMostHeaderBytes;
+
+// The first `most` bytes of the pieces. REQUIRES: most > 0.
+void take_first(std::span<const ConstBytes> pieces, std::size_t most, std::vector<ConstBytes>& out) {
+  out.clear();
+  for (const ConstBytes piece : pieces) {
+    out.push_back(piece.first(std::min(most, piece.size())));
+    most -= out.back().size();
+    if (most == 0) return;
+  }
+}
 
 std::span<std::byte> bytes_of(Frame& frame) { return std::as_writable_bytes(std::span(&frame, 1)); }
 
 }  // namespace
 
 Channel::Channel(boost::asio::io_context& lane, ChannelOwner& owner, ChannelId id, ByteStream stream)
-    : lane_(lane), owner_(owner), id_(id), stream_(std::move(stream)), descriptor_(lane) {}
+    : lane_(lane), owner_(owner), id_(id), stream_(std::move(stream)), descriptor_(lane), turn_bytes_(kTurnBytes) {}
 
 void Channel::start() {
   boost::system::error_code none;
@@ -161,6 +176,7 @@ void Channel::post_turn() {
 
 void Channel::send(Outgoing outgoing) {
   if (broken_ || closed_) return;  // the end of the link fails this send
+  if (!writing_ && Clock::now() - last_send_ >= kIdle) turn_bytes_ = kFirstTurnBytes;
   queue_.push_back(std::move(outgoing));
   if (!writing_) write();
 }
@@ -178,11 +194,14 @@ void Channel::begin(const Outgoing& outgoing) {
 
 // False: the socket would block. True with a non-empty queue: the turn is over.
 Result<bool> Channel::write_some() {
+  const std::size_t most = std::exchange(turn_bytes_, kTurnBytes);
   std::size_t turn = 0;
   while (!queue_.empty()) {
     if (pieces_.empty()) begin(queue_.front());
     while (!pieces_.empty()) {
-      VMEM_ASSIGN(std::size_t taken, stream_.write(pieces_));
+      if (turn == most) return true;
+      take_first(pieces_, most - turn, next_);
+      VMEM_ASSIGN(std::size_t taken, stream_.write(next_));
       turn += taken;
       if (taken == 0) {
         VMEM_ASSIGN(const bool flushed, stream_.flush());
@@ -197,7 +216,7 @@ Result<bool> Channel::write_some() {
     // TLS copies: the payload memory is free before the socket has taken the encrypted bytes.
     if (queue_.front().id != SendId{}) report(Written{queue_.front().id});
     queue_.pop_front();
-    if (turn >= kTurnBytes && !queue_.empty()) return true;
+    last_send_ = Clock::now();
   }
   return stream_.flush();
 }

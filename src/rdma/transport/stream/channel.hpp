@@ -8,6 +8,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <variant>
@@ -88,6 +89,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   boost::asio::io_context& lane() noexcept { return lane_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
   enum class Stage : std::uint8_t { frame, header, waiting, payload, skipping };
   enum class Step : std::uint8_t { went_on, blocked, stopped };
 
@@ -123,6 +125,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::deque<Outgoing> queue_;
   std::vector<std::byte> prefix_;   // frame and header of queue_.front()
   std::vector<ConstBytes> pieces_;  // unwritten rest of queue_.front()
+  std::vector<ConstBytes> next_;    // scratch for what of them is written next
+  std::size_t turn_bytes_;          // of the next turn
+  Clock::time_point last_send_{};   // when the last message was written
   bool writing_ = false;            // write() runs, is posted or waits
   bool broken_ = false, closed_ = false;
 };
