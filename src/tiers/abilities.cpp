@@ -7,6 +7,7 @@ Abilities::Abilities(Tier* tier)
       frame_loading(dynamic_cast<FrameLoadingTier*>(tier)),
       degradable(dynamic_cast<DegradableTier*>(tier)),
       yielding(dynamic_cast<YieldingTier*>(tier)),
-      queueing(dynamic_cast<QueueingTier*>(tier)) {}
+      queueing(dynamic_cast<QueueingTier*>(tier)),
+      pinning(dynamic_cast<PinningTier*>(tier)) {}
 
 }  // namespace vmem::tiers

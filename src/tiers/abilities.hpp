@@ -15,6 +15,7 @@ struct Abilities {
   DegradableTier* degradable = nullptr;
   YieldingTier* yielding = nullptr;
   QueueingTier* queueing = nullptr;
+  PinningTier* pinning = nullptr;
 
   // What holds without the ability.
   std::optional<gpu::Fingerprint> fingerprint(SlotId slot) const {

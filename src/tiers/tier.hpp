@@ -20,7 +20,10 @@
 #include <cuda.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -203,6 +206,21 @@ class QueueingTier {
   virtual std::uint32_t queue(SlotId slot) const = 0;
   // Somebody waits now for a load that was submitted as `ahead`. No effect if it has ended.
   virtual void hurry(std::uint64_t transfer) = 0;
+};
+
+// Optional: slots in a GPU's memory that others than the tier read in place, e.g. a network card.
+class PinningTier {
+ public:
+  virtual ~PinningTier() = default;
+  // Makes memory readable to others, until the result is destroyed.
+  using Register = std::function<Result<std::shared_ptr<void>>(std::span<std::byte> memory)>;
+  // Registers the tier's memory, in the background, and all that it gets later; finish() undoes it.
+  virtual void register_memory(Register registers) = 0;
+  // The slot's bytes, to be read: they stay there, unchanged, until unpin(). nullopt: they cannot
+  // be pinned now. Calls nest. REQUIRES: a store of the slot has completed. A pinned slot is
+  // neither released nor stored to.
+  virtual std::optional<std::span<std::byte>> pin(SlotId slot) = 0;
+  virtual void unpin(SlotId slot) = 0;
 };
 
 // Optional: slots whose copy can be lost, or become unreadable, after its store.

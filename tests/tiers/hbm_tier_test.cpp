@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -188,6 +190,152 @@ TEST(HbmTier, AGpuWithLessMemoryIsAnError) {
   const auto tier = HbmTier::create(std::move(config));
   ASSERT_FALSE(tier);
   EXPECT_EQ(tier.error().status, VMEM_ERROR_OUT_OF_MEMORY) << tier.error().message;
+}
+
+// ---- pages that others read in place ----
+
+// Registers slabs and keeps count of them.
+class Registrations {
+ public:
+  PinningTier::Register registers() {
+    return [this](std::span<std::byte> memory) -> Result<std::shared_ptr<void>> {
+      if (refuse) return fail(VMEM_ERROR_UNSUPPORTED, "no such memory");
+      bytes += memory.size();
+      return std::shared_ptr<void>(memory.data(), [this, size = memory.size()](void*) {
+        bytes -= size;
+        if (on_end) on_end();
+      });
+    };
+  }
+  std::atomic<bool> refuse = false;
+  std::atomic<std::uint64_t> bytes = 0;
+  std::function<void()> on_end;
+};
+
+struct HbmPins : ::testing::Test {
+  Registrations registrations;
+  HbmUnderTest t;  // ends first
+
+  void SetUp() override { t.tier().register_memory(registrations.registers()); }
+  void wait_until_registered(std::uint64_t bytes) {
+    while (registrations.bytes != bytes) std::this_thread::yield();
+  }
+  // All pages of 2 MiB, page i filled with i + 1.
+  void fill_all() {
+    wait_until_registered(t.budget_bytes());
+    for (std::uint64_t i = 0; i < t.budget_bytes() / kTierPage; ++i) {
+      slots.push_back(t.slot());
+      t.store(slots[i], static_cast<unsigned char>(i + 1));
+    }
+  }
+  static bool is_all(std::span<const std::byte> bytes, unsigned char value) {
+    return bytes.size() == kTierPage &&
+           std::ranges::all_of(bytes, [&](std::byte each) { return each == std::byte{value}; });
+  }
+  std::vector<SlotId> slots;
+};
+
+TEST_F(HbmPins, APinnedPageIsReadInPlace) {
+  fill_all();
+  const auto pinned = t.tier().pin(slots[4]);
+  ASSERT_TRUE(pinned);
+  EXPECT_TRUE(is_all(*pinned, 5));
+  ASSERT_TRUE(t.tier().pin(slots[4])) << "several may read it";
+  t.tier().unpin(slots[4]);
+  t.tier().unpin(slots[4]);
+  t.tier().release(slots[4]);
+}
+
+// The owner gets the slab back once the read has ended, and not before.
+TEST_F(HbmPins, ALimitWaitsForReadsThatBeganBefore) {
+  fill_all();
+  const auto pinned = t.tier().pin(slots[9]);  // in the last slab, of 4 MiB
+  ASSERT_TRUE(pinned);
+  t.tier().release(slots[0]);
+  t.tier().release(slots[1]);
+  t.tier().set_limit(16 * kMiB);
+  while (t.injector.calls("cuMemcpyDtoDAsync") != 1) std::this_thread::yield();  // that of the other page
+  EXPECT_TRUE(t.loads(slots[8], 9));                                             // behind the move
+  EXPECT_EQ(t.tier().slab_bytes(), t.budget_bytes());
+  EXPECT_EQ(t.injector.calls("cuMemcpyDtoDAsync"), 1u);
+  EXPECT_TRUE(is_all(*pinned, 10));
+  t.tier().unpin(slots[9]);
+  t.wait_for_slabs(16 * kMiB);
+  EXPECT_TRUE(t.loads(slots[9], 10));
+}
+
+// A limit begins to move the page, the next one makes its slab one that stays, and only then the
+// read begins: the page stays, too.
+TEST_F(HbmPins, APageThatIsPinnedWhileItMovesStays) {
+  fill_all();
+  std::atomic<bool> moves = false, go_on = false;
+  t.injector.on_call([&](std::string_view function) {
+    if (function != "cuMemcpyDtoDAsync" || moves.exchange(true)) return;
+    while (!go_on) std::this_thread::yield();
+  });
+  t.tier().release(slots[0]);
+  while (t.tier().usage().ready_bytes != kTierPage) std::this_thread::yield();
+  t.tier().set_limit(16 * kMiB);
+  while (!moves) std::this_thread::yield();
+  EXPECT_FALSE(t.tier().pin(slots[8])) << "its slab is to go back";
+  t.tier().set_limit(t.budget_bytes());
+  const auto pinned = t.tier().pin(slots[8]);
+  ASSERT_TRUE(pinned);
+  const std::uint64_t wipes = t.injector.calls("cuMemsetD8Async");
+  go_on = true;
+  while (t.injector.calls("cuMemsetD8Async") == wipes) std::this_thread::yield();
+  EXPECT_TRUE(t.loads(slots[7], 8));  // behind the wipe
+  EXPECT_TRUE(is_all(*pinned, 9));
+  EXPECT_EQ(t.tier().pin(slots[8])->data(), pinned->data());
+  t.tier().unpin(slots[8]);
+  t.tier().unpin(slots[8]);
+  EXPECT_TRUE(t.loads(slots[8], 9));
+  EXPECT_EQ(t.tier().usage().ready_bytes, kTierPage) << "the other place is free again";
+  t.injector.on_call({});
+}
+
+TEST_F(HbmPins, NothingIsPinnedInASlabThatIsToGoBack) {
+  fill_all();
+  t.tier().set_limit(16 * kMiB);  // no page can move
+  EXPECT_FALSE(t.tier().pin(slots[8]));
+  EXPECT_TRUE(t.tier().pin(slots[7]));
+  t.tier().unpin(slots[7]);
+  EXPECT_TRUE(t.loads(slots[8], 9));
+}
+
+TEST_F(HbmPins, APageWhoseGranulesLieApartIsNot) {
+  fill_all();
+  for (const std::size_t i : {1u, 3u}) t.tier().release(slots[i]);
+  const SlotId apart = t.slot(4 * kMiB);
+  t.store(apart, 0x77, 4 * kMiB);
+  EXPECT_FALSE(t.tier().pin(apart));
+}
+
+TEST_F(HbmPins, ASlabIsRegisteredUntilItGoesBack) {
+  wait_until_registered(t.budget_bytes());
+  std::atomic<std::uint64_t> freed_before = 99;
+  registrations.on_end = [&] { freed_before = t.injector.calls("cuMemFree"); };
+  t.tier().set_limit(16 * kMiB);
+  t.wait_for_slabs(16 * kMiB);
+  while (t.injector.calls("cuMemFree") != 1) std::this_thread::yield();
+  EXPECT_EQ(freed_before, 0u);
+  EXPECT_EQ(registrations.bytes, 16 * kMiB);
+  t.tier().set_limit(t.budget_bytes());
+  wait_until_registered(t.budget_bytes());
+  EXPECT_EQ(t.tier().finish(), Finished::all_ended);
+  EXPECT_EQ(registrations.bytes, 0u);
+  registrations.on_end = {};
+}
+
+TEST(HbmTier, ASlabThatCannotBeRegisteredIsUsedAllTheSame) {
+  Registrations registrations;
+  registrations.refuse = true;
+  HbmUnderTest t;
+  t.tier().register_memory(registrations.registers());
+  const SlotId slot = t.slot();
+  t.store(slot, 7);
+  EXPECT_FALSE(t.tier().pin(slot));
+  EXPECT_TRUE(t.loads(slot, 7));
 }
 
 // ---- the space, by itself ----

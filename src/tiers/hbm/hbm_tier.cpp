@@ -35,7 +35,8 @@ HbmTier::HbmTier(Config config)
       ledger_(config_.on_ready),
       slab_granules_(slabs_of(config_.bytes, config_.slab_bytes)),
       slabs_(slab_granules_.size()),
-      space_(slab_granules_) {}
+      space_(slab_granules_),
+      registered_(slabs_.size()) {}
 
 Result<std::unique_ptr<HbmTier>> HbmTier::create(Config config) {
   std::unique_ptr<HbmTier> tier(new HbmTier(std::move(config)));
@@ -70,6 +71,7 @@ HbmTier::~HbmTier() {
   if (!context_) return;
   // A failure means a lost context, whose memory is gone with it.
   const auto current = gpu::ScopedContext::push(config_.driver, context_.context());
+  registered_.clear();
   slabs_.clear();
   spare_events_.clear();
   for (Lane& each : lanes_) each.stream.reset();
@@ -159,7 +161,47 @@ Status HbmTier::poll(std::vector<Completion>& completions) {
 
 Finished HbmTier::finish() noexcept {
   ledger_.finish();
+  std::unique_lock lock(mutex_);
+  unregister_ = true;
+  woken_.notify_all();
+  unregistered_.wait(lock, [&] { return !unregister_; });
   return Finished::all_ended;
+}
+
+// ---- reads by others ----
+
+void HbmTier::register_memory(Register registers) {
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back([this, registers = std::move(registers)]() mutable {
+      register_ = std::move(registers);
+      for (std::uint32_t slab = 0; slab < slabs_.size(); ++slab) {
+        if (slabs_[slab]) register_slab(slab);
+      }
+    });
+  }
+  woken_.notify_all();
+}
+
+// The tier's thread changes neither the address nor the registration of a slab with a page in it.
+std::optional<std::span<std::byte>> HbmTier::pin(SlotId id) {
+  const std::lock_guard lock(mutex_);
+  Slot& slot = slots_[id];
+  if (lost_ || slot.runs.size() != 1) return std::nullopt;
+  const GranuleRun& run = slot.runs.front();
+  if (!registered_[run.slab] || !space_.is_in_use(run.slab)) return std::nullopt;
+  ++slot.pins;
+  return std::span(reinterpret_cast<std::byte*>(address(run)), run.count * kGranuleBytes);
+}
+
+void HbmTier::unpin(SlotId id) {
+  {
+    const std::lock_guard lock(mutex_);
+    --slots_[id].pins;
+    if (!space_.is_limited()) return;
+    refit_ = true;  // it may move now
+  }
+  woken_.notify_all();
 }
 
 // ---- the tier's thread ----
@@ -172,12 +214,15 @@ void HbmTier::run() {
   while (wait()) {
     (void)reserve.refill();
     std::deque<Inbox::Task> tasks;
+    bool unregister = false;
     {
       const std::lock_guard lock(mutex_);
+      unregister = unregister_;
       tasks.swap(tasks_);
       refit_ = false;
     }
     for (Inbox::Task& task : tasks) task();
+    if (unregister) unregister_all();
     end_transfers();
     busy_ = fit();
   }
@@ -186,7 +231,7 @@ void HbmTier::run() {
 // False: the tier ends.
 bool HbmTier::wait() {
   std::unique_lock lock(mutex_);
-  const auto woken = [&] { return stopping_ || refit_ || !tasks_.empty(); };
+  const auto woken = [&] { return stopping_ || refit_ || unregister_ || !tasks_.empty(); };
   if (!is_idle()) {
     woken_.wait_for(lock, busy_ ? std::chrono::microseconds(0) : kPoll, woken);
   } else if (ask_again_ && !busy_) {
@@ -194,7 +239,7 @@ bool HbmTier::wait() {
   } else if (!busy_) {
     woken_.wait(lock, woken);
   }
-  return !stopping_ || !tasks_.empty() || !is_idle();
+  return !stopping_ || unregister_ || !tasks_.empty() || !is_idle();
 }
 
 CUdeviceptr HbmTier::address(const GranuleRun& run) const { return slabs_[run.slab].get() + run.first * kGranuleBytes; }
@@ -336,6 +381,7 @@ bool HbmTier::back(std::uint32_t slab) {
   }
   ask_again_.reset();
   slabs_[slab] = *std::move(memory);
+  if (register_) register_slab(slab);
   {
     const std::lock_guard lock(mutex_);
     space_.set_memory(slab, true);
@@ -344,13 +390,38 @@ bool HbmTier::back(std::uint32_t slab) {
   return true;
 }
 
+// A slab that cannot be registered is used all the same, and nothing in it is pinned.
+void HbmTier::register_slab(std::uint32_t slab) {
+  auto registered = register_({reinterpret_cast<std::byte*>(slabs_[slab].get()), slab_granules_[slab] * kGranuleBytes});
+  if (!registered) return failed(registered.error());
+  const std::lock_guard lock(mutex_);
+  registered_[slab] = *std::move(registered);
+}
+
+void HbmTier::unregister_all() {
+  register_ = {};
+  for (std::uint32_t slab = 0; slab < slabs_.size(); ++slab) {
+    std::shared_ptr<void> registered;  // destroyed without the lock
+    const std::lock_guard lock(mutex_);
+    registered = std::move(registered_[slab]);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    unregister_ = false;
+  }
+  unregistered_.notify_all();
+}
+
 // Its wipes are complete before it goes back. A limit that was raised meanwhile has it backed
 // again.
 void HbmTier::free_slab(std::uint32_t slab) {
+  std::shared_ptr<void> registered;
   {
     const std::lock_guard lock(mutex_);
     space_.set_memory(slab, false);
+    registered = std::move(registered_[slab]);
   }
+  registered.reset();
   if (const auto done = lane(Direction::store).stream.synchronize(); !done) failed(done.error());
   slabs_[slab].reset();
 }
@@ -360,11 +431,12 @@ bool HbmTier::move_one() {
   if (!move) return false;
   const Status moved = copy_within(*move);
   if (!moved) failed(moved.error());
-  GranuleRuns leaves = move->to;  // if the copy failed, or the slot was released meanwhile
+  // If the copy failed, or the slot was released or pinned meanwhile.
+  GranuleRuns leaves = move->to;
   {
     const std::lock_guard lock(mutex_);
     Slot& slot = slots_[move->slot];
-    if (moved && slot.grant == move->grant) {
+    if (moved && slot.grant == move->grant && slot.pins == 0) {
       const auto at = slot.runs.begin() + static_cast<std::ptrdiff_t>(move->run);
       leaves = {*at};
       slot.runs.insert(slot.runs.erase(at), move->to.begin(), move->to.end());
@@ -380,7 +452,7 @@ std::optional<HbmTier::Move> HbmTier::next_move() {
   if (!space_.is_limited() || space_.free_granules() == 0) return std::nullopt;
   for (SlotId id = 0; id < slots_.size(); ++id) {
     const Slot& slot = slots_[id];
-    if (slot.grant == 0 || slot.in_flight != 0) continue;
+    if (slot.grant == 0 || slot.in_flight != 0 || slot.pins != 0) continue;
     const auto found =
         std::ranges::find_if(slot.runs, [&](const GranuleRun& run) { return !space_.is_in_use(run.slab); });
     if (found == slot.runs.end()) continue;

@@ -6,6 +6,10 @@
 // slabs go back to the driver as pages are released. Pages that lie in the last slabs are moved to
 // free granules of the others. What a slot held is wiped before another slot gets it.
 //
+// Others may read a page in place (PinningTier) that lies in one run of granules. A pinned page is
+// not moved: none begins to move, and a move in progress is undone. In slabs that are to go back
+// nothing is pinned any more, so only reads that began before can delay that.
+//
 // Threads: any thread calls usage() and set_limit(); one thread makes all other calls, and none of
 // them waits for the driver. A thread of the tier makes all driver calls, and polls the events.
 #pragma once
@@ -32,7 +36,7 @@
 
 namespace vmem::tiers {
 
-class HbmTier final : public Tier {
+class HbmTier final : public Tier, public PinningTier {
  public:
   struct Config {
     gpu::DriverRef driver;
@@ -59,6 +63,9 @@ class HbmTier final : public Tier {
   Status submit(std::span<Transfer> transfers) override;
   Status poll(std::vector<Completion>& completions) override;
   Finished finish() noexcept override;
+  void register_memory(Register registers) override;
+  std::optional<std::span<std::byte>> pin(SlotId slot) override;
+  void unpin(SlotId slot) override;
 
  private:
   struct Slot {
@@ -66,6 +73,7 @@ class HbmTier final : public Tier {
     std::uint64_t granules = 0;
     std::uint64_t grant = 0;  // number of its allocation; 0: free
     std::uint32_t in_flight = 0;
+    std::uint32_t pins = 0;
   };
   struct InFlight {
     std::uint64_t id = 0;
@@ -94,6 +102,8 @@ class HbmTier final : public Tier {
   bool fit();
   bool back(std::uint32_t slab);
   void free_slab(std::uint32_t slab);
+  void register_slab(std::uint32_t slab);
+  void unregister_all();
   bool move_one();
   std::optional<Move> next_move();
   Status copy_within(const Move& move);
@@ -125,15 +135,19 @@ class HbmTier final : public Tier {
   // The driver refused a slab, and is not asked before then.
   std::optional<std::chrono::steady_clock::time_point> ask_again_;
   bool busy_ = false;  // fit() has more to do
+  Register register_;  // empty: slabs are not registered
   LogLimit failures_;
 
   mutable std::mutex mutex_;  // guards the members below
-  std::condition_variable woken_;
+  std::condition_variable woken_, unregistered_;
   std::deque<Inbox::Task> tasks_;
   bool stopping_ = false;
-  bool refit_ = false;  // the limit has changed
-  bool lost_ = false;   // the GPU failed, and all pages are gone
+  bool refit_ = false;       // the limit has changed, or what held up a move is over
+  bool unregister_ = false;  // finish() waits for it
+  bool lost_ = false;        // the GPU failed, and all pages are gone
   HbmSpace space_;
+  // By slab; null: nobody else may read it. Only the tier's thread writes to it.
+  std::vector<std::shared_ptr<void>> registered_;
   std::vector<Slot> slots_;
   std::vector<SlotId> free_slots_;
   std::uint64_t used_granules_ = 0;    // of slots
