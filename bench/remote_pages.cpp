@@ -7,8 +7,9 @@
 namespace vmem::bench {
 namespace {
 
-constexpr std::array<std::string_view, 8> kOptions{"remote",         "borrow",          "replicas", "remote_wait",
-                                                   "remote_encrypt", "remote_channels", "secret",   "certificates"};
+constexpr std::array<std::string_view, 9> kOptions{"remote",      "borrow",         "replicas",
+                                                   "remote_wait", "remote_encrypt", "remote_channels",
+                                                   "secret",      "certificates",   "fabric"};
 
 }  // namespace
 

@@ -70,6 +70,9 @@ void say_statistics(const runtime::Daemon& daemon) {
       format_bytes(s.held.memory), format_bytes(s.held.disk),
       hbm ? fmt::format(", {} in HBM", format_bytes(s.held.hbm)) : "", format_bytes(s.stored_bytes),
       format_bytes(s.fetched_bytes), s.damaged, s.rejected);
+  if (hbm)
+    fmt::print("vmem daemon: of HBM, {} pages were sent back directly and {} through staging\n", s.hbm_direct,
+               s.hbm_staged);
   std::fflush(stdout);
 }
 

@@ -97,6 +97,8 @@ nlohmann::json json_of(const ClusterNode& node) {
           {"held_bytes", node.holds ? node.holds->pages() : 0},
           {"held_copies_bytes", node.holds ? node.holds->copies : 0},
           {"hbm_taken_bytes", node.holds ? node.holds->hbm_taken : 0},
+          {"hbm_pages_sent_directly", node.holds ? node.holds->hbm_direct : 0},
+          {"hbm_pages_sent_through_staging", node.holds ? node.holds->hbm_staged : 0},
           {"hbm_limit_bytes", node.hbm_limit ? node.hbm_limit->bytes : record.lends.hbm},
           {"drains", node.drain.has_value()}};
 }

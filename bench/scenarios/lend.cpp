@@ -25,6 +25,7 @@ constexpr Steady kSteady{.ramp_s = 0.1, .timed_s = 0.5};
 enum class Way : std::uint8_t { out, in };
 
 struct Sides {
+  const SecondNode& hbm_node;
   RemotePages& memory;
   RemotePages& hbm;
   const PageMemory& from;
@@ -42,6 +43,17 @@ Result<double> rate_of(const Sides& sides, RemotePages& tier, Way way, Steady st
   return rate;
 }
 
+// By which path the row's pages came back: for pages out, those that were verified.
+Status add_sends(Record& record, const SecondNode& node, const SecondNode::HbmSends& before) {
+  VMEM_ASSIGN(const SecondNode::HbmSends after, node.hbm_sends());
+  const std::uint64_t direct = after.direct - before.direct, staged = after.staged - before.staged;
+  record.details["pages_sent_directly"] = direct;
+  record.details["pages_sent_through_staging"] = staged;
+  record.notes.push_back(
+      fmt::format("the daemon sent {} pages back directly from HBM, {} through staging", direct, staged));
+  return {};
+}
+
 Status measure(Context& context, const LendRows& rows, const Sides& sides, Way way) {
   const Steady steady = context.settings.passes == 1 ? Steady{} : kSteady;
   Record record;
@@ -56,6 +68,7 @@ Status measure(Context& context, const LendRows& rows, const Sides& sides, Way w
   record.limit_name = "pages of a daemon's memory";
   record.limit_is = Record::LimitIs::reference;
   record.goal = kGoal;
+  VMEM_ASSIGN(const SecondNode::HbmSends before, sides.hbm_node.hbm_sends());
   VMEM_ASSIGN(const Measured measured, measure_shown(
                                            context, record.scenario + " " + record.variant,
                                            [&] { return rate_of(sides, sides.memory, way, steady, record); },
@@ -63,6 +76,7 @@ Status measure(Context& context, const LendRows& rows, const Sides& sides, Way w
   record.set(measured);
   record.verified = record.mismatch.empty();
   record.details["verified_bytes"] = record.verified ? sides.to.bytes() : 0;
+  VMEM_TRY(add_sends(record, sides.hbm_node, before));
   context.records.push_back(std::move(record));
   context.show_rows();
   return {};
@@ -97,7 +111,7 @@ Status measure_lending(Context& context, const LendRows& rows) {
     from.fill(settings.seed);
     VMEM_ASSIGN(const auto memory, RemotePages::create(to_memory, page_bytes, pages));
     VMEM_ASSIGN(const auto in_hbm, RemotePages::create(to_hbm, page_bytes, pages));
-    const Sides sides{*memory, *in_hbm, from, to};
+    const Sides sides{hbm_node, *memory, *in_hbm, from, to};
     VMEM_TRY(memory->store(from));  // first touch of the daemons' memory
     VMEM_TRY(in_hbm->store(from));
     VMEM_TRY(measure(context, rows, sides, Way::out));

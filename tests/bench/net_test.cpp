@@ -141,6 +141,22 @@ TEST_F(NetTest, PagesToADaemonsHbmAndBackAreComparedWithItsMemory) {
   EXPECT_NE(node.find("64 MiB, 64 MiB of it HBM"), std::string::npos) << node;
 }
 
+// Over UCX they are fetched directly: the memory of an emulated GPU is host memory.
+TEST_F(NetTest, ARowSaysHowPagesCameBackFromHbm) {
+  settings_.working_set_bytes = std::uint64_t{16} << 20;
+  settings_.page_bytes = std::uint64_t{2} << 20;
+  const auto staged = run_scenario("lend");
+  setenv("VMEM_TEST_UCX_TLS", "tcp", 1);
+  setenv("VMEM_FABRIC", "ucx:lo", 1);
+  const auto direct = run_scenario("lend");
+  unsetenv("VMEM_FABRIC");
+  ASSERT_NO_FATAL_FAILURE(expect_schema(direct, "lend", 2));
+  EXPECT_EQ(staged[1]["details"]["pages_sent_directly"], 0);
+  EXPECT_GE(staged[1]["details"]["pages_sent_through_staging"], 8);
+  EXPECT_GE(direct[1]["details"]["pages_sent_directly"], 8);
+  EXPECT_EQ(direct[1]["details"]["pages_sent_through_staging"], 0);
+}
+
 TEST_F(NetTest, ASecondNodeHasTheChannelsOfTheEnvironment) {
   settings_.working_set_bytes = std::uint64_t{16} << 20;
   settings_.page_bytes = std::uint64_t{2} << 20;

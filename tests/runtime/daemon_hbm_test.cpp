@@ -31,6 +31,35 @@ TEST_F(RemoteApi, TheOtherNodesHbmIsRoomToo) {
   EXPECT_EQ(stats().remote_checksum_failures, 0u);
 }
 
+// UCX over TCP on this machine, for daemons and programs. The memory of an emulated GPU is host
+// memory, so every UCX sends from there.
+constexpr const char* kFabric = "ucx:lo";
+void let_ucx_use_tcp() { ::setenv("VMEM_TEST_UCX_TLS", "tcp", 1); }
+// "of HBM, 3 pages were sent back directly and 0 through staging"
+std::string how_pages_were_sent(DaemonProcess& daemon) {
+  daemon.process().signal(SIGUSR1);
+  constexpr std::string_view kBegin = "vmem daemon: of HBM, ";
+  EXPECT_TRUE(daemon.process().says(kBegin));
+  const auto& lines = daemon.process().said();
+  const auto line = std::ranges::find_if(lines, [&](const auto& each) { return each.starts_with(kBegin); });
+  return line == lines.end() ? "" : *line;
+}
+
+TEST_F(RemoteApi, PagesAreFetchedDirectlyFromHbmOverUcx) {
+  let_ucx_use_tcp();
+  DaemonProcess daemon("127.0.0.1:0", with_hbm("256MiB", {"--fabric", kFabric}));
+  EXPECT_THAT(daemon.ready(), HasSubstr("256 MiB of HBM (GPU 0, fetched from directly by UCX "));
+  EXPECT_THAT(daemon.ready(), HasSubstr(", stored to through pinned staging)"));
+  ASSERT_OK(start({{"remote", daemon.address()}, {"fabric", kFabric}}));
+  constexpr std::uint64_t kPages = 100;
+  hold_pages(kPages);
+  expect_pages(kPages);
+  EXPECT_EQ(stats().remote_checksum_failures, 0u);
+  const std::string sent = how_pages_were_sent(daemon);
+  EXPECT_THAT(sent, HasSubstr(" directly and 0 through staging"));
+  EXPECT_THAT(sent, Not(HasSubstr("of HBM, 0 pages")));
+}
+
 class HbmLimit : public ClusterApi {
  protected:
   std::string node(const std::string& arguments) const {
@@ -97,6 +126,26 @@ TEST_F(HbmLimit, TheOwnerGetsHbmBackAndNoByteIsLost) {
   EXPECT_THAT(node("list"), HasSubstr("192 MiB of HBM (GPU 0, through pinned staging), limited to 64 MiB"));
   for (std::uint64_t page = 0; page < kPages; ++page) expect_page(page, 1);
   EXPECT_EQ(stats().remote_copies_lost, 0u);
+}
+
+// While pages are sent directly from the slabs that the owner wants back.
+TEST_F(HbmLimit, TheOwnerGetsHbmBackThatPagesAreFetchedFromOverUcx) {
+  let_ucx_use_tcp();
+  constexpr std::uint64_t kPages = 100;
+  const auto lender = join(with_hbm("192MiB", {"--lend", "0", "--fabric", kFabric}));
+  ASSERT_OK(start({{"cluster", cluster()}, {"fabric", kFabric}}));
+  hold_pages(kPages);
+  ASSERT_TRUE(within(milliseconds(10'000), [&] { return field(1, "held_bytes") > 100 * kMiB; }));
+  const auto second = join({"--lend", "256MiB", "--fabric", kFabric});
+  for (const char* limit : {"64MiB", "192MiB", "0"}) {
+    EXPECT_THAT(node(fmt::format("limit 1 --hbm {}", limit)), HasSubstr("node 1 lends"));
+    for (std::uint64_t page = 0; page < kPages; ++page) expect_page(page, 1);
+  }
+  ASSERT_TRUE(within(milliseconds(20'000), [&] { return field(1, "hbm_taken_bytes") == 0; }));
+  for (std::uint64_t page = 0; page < kPages; ++page) expect_page(page, 1);
+  EXPECT_GT(field(1, "hbm_pages_sent_directly"), 0u);
+  EXPECT_EQ(stats().remote_copies_lost, 0u);
+  EXPECT_EQ(stats().remote_checksum_failures, 0u);
 }
 
 TEST_F(HbmLimit, ARaisedLimitIsUsedByProgramsThatRun) {

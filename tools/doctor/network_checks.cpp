@@ -36,8 +36,8 @@ void check_network(Report& report, const std::shared_ptr<const gpu::Driver>& dri
     report.note(kTopic, fmt::format("UCX, for --fabric: {}", path.error().message),
                 "only for RDMA between nodes: install UCX (Debian, Ubuntu: libucx0)");
   } else if (path->direct) {
-    report.ok(kTopic,
-              fmt::format("UCX {} moves GPU memory; lent HBM passes pinned staging all the same", path->version));
+    report.ok(kTopic, fmt::format("UCX {} moves GPU memory: with --fabric, pages are fetched directly from lent HBM",
+                                  path->version));
   } else {
     report.ok(kTopic,
               fmt::format("UCX {}, for --fabric; lent HBM passes pinned staging: {}", path->version, path->why));

@@ -50,6 +50,8 @@ std::string json_of(const Holdings& holdings) {
                        {"copies", holdings.copies},
                        {"leased", holdings.leased},
                        {"hbm_taken", holdings.hbm_taken},
+                       {"hbm_direct", holdings.hbm_direct},
+                       {"hbm_staged", holdings.hbm_staged},
                        {"drains", holdings.drains ? 1 : 0}});
 }
 
@@ -74,6 +76,8 @@ Result<Holdings> parse_holdings(std::string_view key, std::string_view value) {
                           .copies = fields.number("copies"),
                           .leased = fields.number("leased"),
                           .hbm_taken = fields.number_or("hbm_taken", 0),
+                          .hbm_direct = fields.number_or("hbm_direct", 0),
+                          .hbm_staged = fields.number_or("hbm_staged", 0),
                           .drains = fields.number("drains", 1) != 0};
   VMEM_TRY(fields.done());
   return holdings;

@@ -59,12 +59,14 @@ struct HbmLimit {
   bool operator==(const HbmLimit&) const = default;
 };
 
-// Bytes that a node has of others.
+// Bytes that a node has of others, and how it sends some of them.
 struct Holdings {
   std::uint64_t memory = 0, disk = 0, hbm = 0;  // pages
   std::uint64_t copies = 0;                     // of published regions
   std::uint64_t leased = 0;                     // room that others may use at any time
   std::uint64_t hbm_taken = 0;                  // of its GPU, with pages in it or without
+  // Pages that it has sent from HBM: from its slabs, and through staging.
+  std::uint64_t hbm_direct = 0, hbm_staged = 0;
   // It knows that it is to leave, and grants no more room.
   bool drains = false;
   std::uint64_t pages() const { return memory + disk + hbm; }

@@ -41,6 +41,8 @@ class FaultyTransport final : public Transport {
 
   const std::string& address() const noexcept override { return inner_->address(); }
   Result<std::unique_ptr<Slab>> register_slab(Bytes memory) override { return inner_->register_slab(memory); }
+  bool sends_gpu_memory() const noexcept override { return inner_->sends_gpu_memory(); }
+  Result<std::unique_ptr<Slab>> register_gpu_slab(Bytes memory) override { return inner_->register_gpu_slab(memory); }
   Result<PeerId> connect(const std::string& address, std::uint64_t deadline_us) override {
     return inner_->connect(address, deadline_us);
   }

@@ -22,6 +22,10 @@ std::string_view reason_name(Reason reason) noexcept {
   return "unknown";
 }
 
+Result<std::unique_ptr<Slab>> Transport::register_gpu_slab(Bytes) {
+  return fail(VMEM_ERROR_UNSUPPORTED, "this transport does not send from a GPU's memory: stage its bytes");
+}
+
 std::uint64_t payload_bytes(std::span<const ConstBytes> payload) noexcept {
   std::uint64_t bytes = 0;
   for (const ConstBytes span : payload) bytes += span.size();

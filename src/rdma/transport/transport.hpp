@@ -135,6 +135,11 @@ class Transport : public Progressable {
 
   // Slabs may overlap. Errors: INVALID_VALUE for empty memory, those of the transport's library.
   virtual Result<std::unique_ptr<Slab>> register_slab(Bytes memory) = 0;
+  // Whether this transport sends from a GPU's memory itself. Then register_gpu_slab() takes such
+  // memory: a payload from there is one span, and nothing is received there. Errors of the latter:
+  // UNSUPPORTED; as above.
+  virtual bool sends_gpu_memory() const noexcept { return false; }
+  virtual Result<std::unique_ptr<Slab>> register_gpu_slab(Bytes memory);
   // Ends in Connected or Gone. Errors: the address is malformed or not allowed.
   virtual Result<PeerId> connect(const std::string& address, std::uint64_t deadline_us) = 0;
   // Posts in order; messages to one peer may overtake each other. Each posted send ends in Sent or

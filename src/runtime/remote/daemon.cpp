@@ -72,7 +72,7 @@ Daemon::~Daemon() {
   }
   guard_.reset();  // its last reports may go to this daemon
   if (service_) service_->stop();
-  hbm_.reset();  // its thread calls the service
+  if (hbm_) hbm_->close();  // its thread calls the service, and it is registered with the node
   node_.reset();
   if (!disk_ || !disk_->quarantined()) return;
   // The kernel may still write to the memory of requests that do not end.
@@ -157,16 +157,16 @@ Status Daemon::open(const DaemonOptions& options) {
   VMEM_ASSIGN(const std::string listen, resolve_address(options.listen));
   const NodeIdentity self = make_identity(options.id != 0 ? options.id : usual_id(listen));
   id_ = static_cast<std::uint64_t>(self.id);
-  const NodeConfig node{.self = self,
-                        .listen = listen,
-                        .secret = options.secret,
-                        .certificates = options.certificates,
-                        .fabric = options.fabric,
-                        .channels = channel_count(options.channels)};
+  NodeConfig node{.self = self,
+                  .listen = listen,
+                  .secret = options.secret,
+                  .certificates = options.certificates,
+                  .fabric = options.fabric,
+                  .channels = channel_count(options.channels)};
+  if (hbm_ && !options.fabric.empty()) node.gpu = hbm_->ask_ucx(fabric_settings(options.fabric));
   rdma::NodeSetup setup{.self = self, .make_transport = {}, .clock = &clock_, .times = {}};
   setup.make_transport = [&](rdma::Receiver& receiver) { return make_transport(node, clock_, receiver); };
   VMEM_ASSIGN(node_, rdma::Node::create(std::move(setup)));
-  if (hbm_ && !options.fabric.empty()) hbm_->ask_ucx(fabric_settings(options.fabric));
   VMEM_TRY(service_->start(*node_));
   if (!options.cluster.empty()) VMEM_TRY(start_joint(options, node));
   node_->start();
@@ -197,7 +197,9 @@ cluster::Holdings Daemon::holdings() const {
           .hbm = lent.held.hbm,
           .copies = copies().bytes,
           .leased = lent.lent.sum(),
-          .hbm_taken = hbm_ ? hbm_->tier().slab_bytes() : 0};
+          .hbm_taken = hbm_ ? hbm_->tier().slab_bytes() : 0,
+          .hbm_direct = lent.hbm_direct,
+          .hbm_staged = lent.hbm_staged};
 }
 
 void Daemon::see(const ClusterView& view) {

@@ -9,7 +9,6 @@
 #include "base/log.hpp"
 #include "base/sizes.hpp"
 #include "pagetable/types.hpp"
-#include "rdma/transport/ucx/ucx_memory_types.hpp"
 
 namespace vmem::runtime {
 namespace {
@@ -102,24 +101,45 @@ void LentHbm::set_limit(std::uint64_t bytes) {
   tier_->set_limit(limit);
 }
 
-// Pages pass pinned staging all the same: what arrives has to be checked before it is kept. The
-// slab that UCX is to register is allocated like those of the tier.
-void LentHbm::ask_ucx(const std::vector<std::pair<std::string, std::string>>& settings) {
+// The slab that UCX is to register is allocated like those of the tier. The memory of an emulated
+// GPU is host memory.
+std::optional<rdma::UcxGpuMemory> LentHbm::ask_ucx(const std::vector<std::pair<std::string, std::string>>& settings) {
+  const auto type = driver_->emulated() ? rdma::UcxMemoryType::host : rdma::UcxMemoryType::cuda;
   const auto current = gpu::ScopedContext::push(driver_, context_.context());
   gpu::DeviceMemory slab;
   const auto take = [&]() -> Result<rdma::Bytes> {
     VMEM_ASSIGN(slab, gpu::DeviceMemory::create(driver_, kGranuleBytes));
     return rdma::Bytes(reinterpret_cast<std::byte*>(slab.get()), kGranuleBytes);
   };
-  const auto path = rdma::ask_ucx_about_memory(rdma::with_cuda(settings), rdma::UcxMemoryType::cuda, take);
-  ucx_ = !path          ? fmt::format("UCX was not asked about GPU memory: {}", path.error().message)
-         : path->direct ? fmt::format("UCX {} could move its memory directly", path->version)
-                        : fmt::format("UCX {} does not move its memory: {}", path->version, path->why);
+  const bool cuda = type == rdma::UcxMemoryType::cuda;
+  const auto asked = rdma::ask_ucx_about_memory(cuda ? rdma::with_cuda(settings) : settings, type, take);
+  const bool direct = asked && asked->direct;
+  path_ = !asked ? fmt::format("through pinned staging; UCX was not asked about GPU memory: {}", asked.error().message)
+          : direct
+              ? fmt::format("fetched from directly by UCX {}, stored to through pinned staging", asked->version)
+              : fmt::format("through pinned staging; UCX {} does not move its memory: {}", asked->version, asked->why);
   VMEM_LOG_INFO("HBM that is lent: {}", describe());
+  if (!direct) return std::nullopt;
+  return gpu_memory(type);
 }
 
-std::string LentHbm::describe() const {
-  return fmt::format("GPU {}, through pinned staging{}{}", loan_.ordinal, ucx_.empty() ? "" : "; ", ucx_);
+rdma::UcxGpuMemory LentHbm::gpu_memory(rdma::UcxMemoryType type) const {
+  const auto make_current = [driver = driver_](CUcontext context) {
+    const Status made = driver->check((*driver)->cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    if (!made) VMEM_LOG_ERROR("HBM that is lent: {}", made.error().message);
+  };
+  return {.type = type,
+          .enter_thread = [make_current, context = context_.context()] { make_current(context); },
+          .without_context =
+              [make_current, driver = driver_](const std::function<void()>& call) {
+                CUcontext before = nullptr;
+                (void)(*driver)->cuCtxGetCurrent(&before);
+                make_current(nullptr);
+                call();
+                make_current(before);
+              }};
 }
+
+std::string LentHbm::describe() const { return fmt::format("GPU {}, {}", loan_.ordinal, path_); }
 
 }  // namespace vmem::runtime

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "base/status.hpp"
 #include "gpu/handles.hpp"
 #include "rdma/transport/transport.hpp"
+#include "rdma/transport/ucx/ucx_memory_types.hpp"
 #include "tiers/hbm/hbm_tier.hpp"
 
 namespace vmem::runtime {
@@ -39,23 +41,29 @@ class LentHbm {
   const tiers::HbmTier& tier() const { return *tier_; }
   // At most so much is lent, and never more than the loan. Any thread.
   void set_limit(std::uint64_t bytes);
-  // Finds out whether UCX, with these settings, moves this GPU's memory itself, and logs it. Call
-  // once, before describe().
-  void ask_ucx(const std::vector<std::pair<std::string, std::string>>& settings);
+  // Finds out whether UCX, with these settings, moves this GPU's memory itself, and logs it. Then
+  // the result says how a transport gets to it, while this lives; nullopt: it does not. Call once,
+  // before describe().
+  std::optional<rdma::UcxGpuMemory> ask_ucx(const std::vector<std::pair<std::string, std::string>>& settings);
+  // Ends the tier, its thread and its registrations. The GPU's context stays: a transport that
+  // sends from its memory ends later.
+  void close() { tier_.reset(); }
   // "GPU 0, through pinned staging", and what UCX said: "; UCX 1.13.1 does not move its memory: it
-  // has no CUDA memory type"
+  // has no CUDA memory type". Or "GPU 0, fetched from directly by UCX 1.22.0, stored to through
+  // pinned staging".
   std::string describe() const;
 
  private:
   explicit LentHbm(HbmLoan loan) : loan_(loan) {}
   Status check_free() const;
   Status pin(rdma::Bytes staging);
+  rdma::UcxGpuMemory gpu_memory(rdma::UcxMemoryType type) const;
 
   const HbmLoan loan_;
   gpu::DriverRef driver_;
   gpu::PrimaryContext context_;
   void* pinned_ = nullptr;
-  std::string ucx_;  // what it said; "": not asked
+  std::string path_ = "through pinned staging";
   std::unique_ptr<tiers::HbmTier> tier_;
 };
 

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <thread>
 #include <utility>
 
+#include "base/log.hpp"
 #include "pagetable/types.hpp"
 #include "rdma/remote_options.hpp"
 #include "rdma/transport/socket_address.hpp"
@@ -27,6 +29,8 @@ constexpr rdma::ClusterParameters kParameters{.page_bytes = pagetable::kGranuleB
 Result<std::unique_ptr<rdma::Transport>> make_ucx_transport(const NodeConfig& config, rdma::KeyringRef keyring,
                                                             rdma::CertificatesRef certificates, const Clock& clock,
                                                             rdma::Receiver& receiver) {
+  auto settings = fabric_settings(config.fabric);
+  if (config.gpu && config.gpu->type == rdma::UcxMemoryType::cuda) settings = rdma::with_cuda(std::move(settings));
   return rdma::create_ucx_transport({.self = config.self,
                                      .parameters = kParameters,
                                      .listen = config.listen,
@@ -35,13 +39,20 @@ Result<std::unique_ptr<rdma::Transport>> make_ucx_transport(const NodeConfig& co
                                      .clock = &clock,
                                      .receiver = &receiver,
                                      .channels = config.channels,
-                                     .settings = fabric_settings(config.fabric)});
+                                     .settings = std::move(settings),
+                                     .gpu = config.gpu});
 }
 
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> fabric_settings(const std::string& devices) {
-  return {{"TLS", "ib"}, {"NET_DEVICES", devices}};
+  const char* const transports = std::getenv("VMEM_TEST_UCX_TLS");
+  if (transports != nullptr)
+    VMEM_LOG_WARN(
+        "--fabric uses UCX's transports {} (from VMEM_TEST_UCX_TLS), which is meant for tests: whoever "
+        "reaches them can change this process's memory",
+        transports);
+  return {{"TLS", transports == nullptr ? "ib" : transports}, {"NET_DEVICES", devices}};
 }
 
 NodeIdentity make_identity(std::uint32_t id) {

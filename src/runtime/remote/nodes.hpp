@@ -11,6 +11,7 @@
 #include "base/clock.hpp"
 #include "base/sizes.hpp"
 #include "rdma/transport/transport.hpp"
+#include "rdma/transport/ucx/ucx_memory_types.hpp"
 
 namespace vmem::runtime {
 
@@ -24,9 +25,12 @@ struct NodeConfig {
   std::string secret, certificates;
   std::string fabric;  // UCX devices; "": TLS, or Unix sockets
   std::uint32_t channels = 1;
+  // With a fabric: what UCX sends from besides.
+  std::optional<rdma::UcxGpuMemory> gpu = std::nullopt;
 };
 // UCX's settings, without the prefix UCX_: RDMA on `devices` only. UCX's TCP ports would let
-// anybody write to this process's memory.
+// anybody write to this process's memory. Tests and benchmarks on machines without such devices
+// name other transports in VMEM_TEST_UCX_TLS ("tcp"), which is warned of.
 std::vector<std::pair<std::string, std::string>> fabric_settings(const std::string& devices);
 // `clock` and `receiver` outlive the transport. Errors: INVALID_OPTION for unusable secrets,
 // addresses and devices; those of the transport.

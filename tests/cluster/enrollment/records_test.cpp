@@ -84,7 +84,15 @@ TEST(DrainOrder, IsReadAsItWasWrittenAndElseIsOneOfTheDefaults) {
 }
 
 TEST(Holdings, AreReadAsTheyWereWritten) {
-  const Holdings holdings{.memory = 1, .disk = 2, .hbm = 5, .copies = 3, .leased = 4, .hbm_taken = 6, .drains = true};
+  const Holdings holdings{.memory = 1,
+                          .disk = 2,
+                          .hbm = 5,
+                          .copies = 3,
+                          .leased = 4,
+                          .hbm_taken = 6,
+                          .hbm_direct = 7,
+                          .hbm_staged = 8,
+                          .drains = true};
   EXPECT_EQ(parse_holdings("holds/7", json_of(holdings)).value(), holdings);
   EXPECT_EQ(parse_holdings("holds/7", "1").error().status, VMEM_ERROR_INVALID_OPTION);
 }

@@ -41,9 +41,18 @@ class LentHbm : public ::testing::Test {
   }
   std::uint64_t in_hbm() const { return remote.lenders[0]->service->statistics().held.hbm / kPage; }
 
-  ScriptedDisk hbm{kHbm * kPage};
+  // The end of a send is known a little after the load.
+  const ServiceStatistics& figures() {
+    remote.pass(10'000);
+    return figures_ = remote.lenders[0]->service->statistics();
+  }
+
+  ScriptedHbm hbm{kHbm * kPage};
   SteppedRemote remote{0};
   std::vector<SlotId> slots;
+
+ private:
+  ServiceStatistics figures_;
 };
 
 TEST_F(LentHbm, IsUsedLikeMemoryAndCounts) {
@@ -121,6 +130,110 @@ TEST_F(LentHbm, AFailedCopyOfAStoreIsTriedElsewhere) {
   hbm.left = 0;
   store_pages(kMemory + 1);
   EXPECT_EQ(remote.lenders[1]->service->statistics().pages, 1u);
+  expect_all_readable();
+}
+
+// A fabric that sends from HBM. The first pages are in memory, those from kMemory on in HBM.
+class DirectHbm : public LentHbm {
+ protected:
+  void SetUp() override {
+    remote.fabric.send_gpu_memory();
+    LentHbm::SetUp();
+  }
+};
+
+TEST_F(LentHbm, GoesThroughStagingWhereTheTransportDoesNotSendFromIt) {
+  store_pages(kMemory + kHbm);
+  expect_all_readable();
+  EXPECT_EQ(figures().hbm_direct, 0u);
+  EXPECT_EQ(figures().hbm_staged, kHbm);
+}
+
+TEST_F(DirectHbm, PagesAreFetchedFromTheirPlace) {
+  store_pages(kMemory + kHbm);
+  expect_all_readable();
+  EXPECT_EQ(figures().hbm_direct, kHbm);
+  EXPECT_EQ(figures().hbm_staged, 0u);
+  EXPECT_EQ(hbm.loads, 0u);
+  EXPECT_EQ(hbm.pinned, 0u);
+}
+
+// On its way it keeps its place, though its borrower gave it up.
+TEST_F(DirectHbm, APageIsPinnedWhileItIsSent) {
+  store_pages(kMemory + 1);
+  remote.fabric.set_latency(1000);
+  const std::uint64_t load = remote.submit(tiers::Direction::load, slots[kMemory], 1, kMemory, 1);
+  remote.until([&] { return hbm.pinned == 1; });
+  EXPECT_EQ(remote.completion(load), nullptr);
+  EXPECT_EQ(remote.wait_for(load).outcome, Outcome::done);
+  EXPECT_TRUE(remote.holds(1, kMemory, 1));
+  remote.tier->release(slots[kMemory]);
+  remote.until([&] { return in_hbm() == 0; });
+  EXPECT_EQ(hbm.pinned, 0u);
+  slots.pop_back();
+}
+
+TEST_F(DirectHbm, APageThatCannotBePinnedIsStaged) {
+  store_pages(kMemory + 2);
+  hbm.pins = false;
+  EXPECT_TRUE(remote.loads(slots[kMemory], kMemory, 1));
+  hbm.pins = true;
+  EXPECT_TRUE(remote.loads(slots[kMemory + 1], kMemory + 1, 1));
+  EXPECT_EQ(figures().hbm_direct, 1u);
+  EXPECT_EQ(figures().hbm_staged, 1u);
+}
+
+TEST_F(DirectHbm, APageThatArrivedDamagedIsStagedAndCheckedNext) {
+  store_pages(kMemory + 1);
+  FaultyTransport& faults = *remote.lenders[0]->faults;
+  faults.set_faults({.corrupt_payload = 1});
+  const std::uint64_t load = remote.submit(tiers::Direction::load, slots[kMemory], 1, kMemory, 1);
+  remote.until([&] { return faults.counts().payloads_corrupted == 1; });
+  faults.set_faults({});
+  EXPECT_EQ(remote.wait_for(load).outcome, Outcome::done);
+  EXPECT_TRUE(remote.holds(1, kMemory, 1));
+  EXPECT_EQ(figures().hbm_direct, 1u);
+  EXPECT_EQ(figures().hbm_staged, 1u);
+  EXPECT_EQ(hbm.loads, 1u);
+}
+
+// As if the network's library could not send from that memory, whatever it said.
+TEST_F(DirectHbm, PagesAreStagedAfterConnectionsThatBrokeDuringDirectSends) {
+  store_pages(kMemory + 2);
+  std::uint64_t broken = 0;
+  hbm.on_pin = [&] {
+    ++broken;
+    remote.lenders[0]->node->peers().close_incoming();
+  };
+  EXPECT_TRUE(remote.loads(slots[kMemory], kMemory, 1));
+  EXPECT_EQ(broken, 2u);
+  EXPECT_TRUE(remote.loads(slots[kMemory + 1], kMemory + 1, 1));
+  EXPECT_EQ(broken, 2u);
+  EXPECT_EQ(figures().hbm_direct, 0u);
+  EXPECT_EQ(figures().hbm_staged, 2u);
+  EXPECT_EQ(hbm.pinned, 0u);
+}
+
+TEST_F(DirectHbm, OneBrokenConnectionChangesNothingOnceAPageWasSentAgain) {
+  store_pages(kMemory + 1);
+  for (int round = 0; round < 3; ++round) {
+    hbm.on_pin = [&] {
+      remote.lenders[0]->node->peers().close_incoming();
+      hbm.on_pin = {};
+    };
+    EXPECT_TRUE(remote.loads(slots[kMemory], kMemory, 1));
+    EXPECT_EQ(figures().hbm_direct, round + 1u);
+  }
+  EXPECT_EQ(figures().hbm_staged, 0u);
+}
+
+TEST_F(DirectHbm, PagesLeaveItDirectlyWhenTheOwnerWantsItBack) {
+  store_pages(kMemory + kHbm);
+  join(2);
+  hbm.left = 3 * kPage;
+  remote.until([&] { return in_hbm() <= 3; });
+  EXPECT_GE(figures().hbm_direct, kHbm - 3);
+  EXPECT_EQ(figures().hbm_staged, 0u);
   expect_all_readable();
 }
 

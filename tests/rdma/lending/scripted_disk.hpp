@@ -1,20 +1,26 @@
-// A tier in memory, of a disk or of HBM, that fails when the test says so.
+// A tier in memory, of a disk or of HBM, that fails when the test says so; HBM that others read.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "tiers/tier.hpp"
 
 namespace vmem::rdma {
 
-class ScriptedDisk final : public tiers::Tier {
+class ScriptedDisk : public tiers::Tier {
  public:
   explicit ScriptedDisk(std::uint64_t bytes) : left(bytes) {}
   std::uint64_t left;  // bytes in service
   bool takes_writes = true, full = false;
+  std::uint64_t loads = 0;
 
   const tiers::TierInfo& info() const noexcept override { return info_; }
   tiers::TierUsage usage() const override { return {.budget_bytes = left}; }
@@ -39,12 +45,16 @@ class ScriptedDisk final : public tiers::Tier {
   }
   tiers::Finished finish() noexcept override { return tiers::Finished::all_ended; }
 
+ protected:
+  std::map<tiers::SlotId, std::vector<std::byte>> pages_;
+
  private:
   tiers::Completion carry_out(const tiers::Transfer& transfer) {
     std::vector<std::byte>& page = pages_.at(transfer.slot);
     tiers::Completion completion;
     completion.id = transfer.id;
     if (transfer.direction == tiers::Direction::load) {
+      ++loads;
       std::memcpy(transfer.host, page.data(), page.size());
     } else if (takes_writes) {
       std::memcpy(page.data(), transfer.host, page.size());
@@ -56,9 +66,46 @@ class ScriptedDisk final : public tiers::Tier {
   }
 
   const tiers::TierInfo info_{.name = "scripted disk"};
-  std::map<tiers::SlotId, std::vector<std::byte>> pages_;
   std::vector<tiers::Completion> ended_;
   tiers::SlotId last_slot_ = 0;
+};
+
+class ScriptedHbm final : public ScriptedDisk, public tiers::PinningTier {
+ public:
+  using ScriptedDisk::ScriptedDisk;
+  bool pins = true;              // whether it does
+  std::uint64_t pinned = 0;      // at present
+  std::function<void()> on_pin;  // before a page is pinned
+
+  void register_memory(Register registers) override { registers_ = std::move(registers); }
+  std::optional<std::span<std::byte>> pin(tiers::SlotId slot) override {
+    if (!pins) return std::nullopt;
+    if (on_pin) on_pin();
+    std::vector<std::byte>& page = pages_.at(slot);
+    auto registered = registers_(page);
+    EXPECT_TRUE(registered) << registered.error().message;
+    if (!registered) return std::nullopt;
+    registered_.emplace(slot, *std::move(registered));
+    ++pinned;
+    return page;
+  }
+  void unpin(tiers::SlotId slot) override {
+    registered_.erase(registered_.find(slot));
+    --pinned;
+  }
+  void release(tiers::SlotId slot) override {
+    EXPECT_FALSE(registered_.contains(slot)) << "it is being sent";
+    ScriptedDisk::release(slot);
+  }
+  tiers::Finished finish() noexcept override {
+    EXPECT_EQ(pinned, 0u);
+    registers_ = {};
+    return ScriptedDisk::finish();
+  }
+
+ private:
+  Register registers_;
+  std::multimap<tiers::SlotId, std::shared_ptr<void>> registered_;
 };
 
 }  // namespace vmem::rdma

@@ -10,10 +10,11 @@ namespace vmem::rdma {
 
 class UcxPair {
  public:
-  // Several channels are progressed by the test, or by a thread each.
-  explicit UcxPair(std::string tls, std::uint32_t channels_a = 1, std::uint32_t channels_b = 1, bool threads = false)
+  // Several channels are progressed by the test, or by a thread each. `gpu`: of the first.
+  explicit UcxPair(std::string tls, std::uint32_t channels_a = 1, std::uint32_t channels_b = 1, bool threads = false,
+                   std::optional<UcxGpuMemory> gpu = std::nullopt)
       : tls_(std::move(tls)), threads_(threads) {
-    a.start(make(identity_a(), a.receiver, "", channels_a));
+    a.start(make(identity_a(), a.receiver, "", channels_a, std::move(gpu)));
     b.start(make(identity_b(), b.receiver, "127.0.0.1:0", channels_b));
   }
   static NodeIdentity identity_a() { return {NodeId{1}, Incarnation{11}}; }
@@ -27,7 +28,7 @@ class UcxPair {
 
  private:
   std::unique_ptr<Transport> make(NodeIdentity self, ClaimingReceiver& receiver, std::string listen,
-                                  std::uint32_t channels) const {
+                                  std::uint32_t channels, std::optional<UcxGpuMemory> gpu = std::nullopt) const {
     UcxConfig config{.self = self,
                      .parameters = {0x7d0000000000, 1ull << 40, 2 << 20},
                      .listen = std::move(listen),
@@ -35,7 +36,8 @@ class UcxPair {
                      .receiver = &receiver,
                      .channels = channels,
                      .channel_threads = threads_,
-                     .settings = {{"TLS", tls_}, {"NET_DEVICES", "lo"}}};
+                     .settings = {{"TLS", tls_}, {"NET_DEVICES", "lo"}},
+                     .gpu = std::move(gpu)};
     auto made = create_ucx_transport(std::move(config));
     if (!made) throw std::runtime_error(made.error().message);
     return *std::move(made);

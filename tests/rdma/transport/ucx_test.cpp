@@ -7,6 +7,8 @@
 
 #include <csignal>
 #include <filesystem>
+#include <mutex>
+#include <set>
 #include <thread>
 
 #include "rdma/transport/progress_thread.hpp"
@@ -74,6 +76,49 @@ TEST(Ucx, MemoryThatTheSlabLacksIsAnError) {
   const auto none = ask_ucx_about_memory({{"TLS", "ib"}, {"NET_DEVICES", "none0:1"}}, UcxMemoryType::host, {});
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().status, VMEM_ERROR_INVALID_OPTION);
+}
+
+// The memory of an emulated GPU is host memory. Each thread enters it before it uses UCX.
+TEST(Ucx, SendsFromGpuMemoryThatItWasToldOf) {
+  std::mutex mutex;
+  std::set<std::thread::id> entered;
+  UcxPair pair("tcp", 2, 2, true, UcxGpuMemory{.type = UcxMemoryType::host, .enter_thread = [&] {
+                                                 const std::lock_guard lock(mutex);
+                                                 entered.insert(std::this_thread::get_id());
+                                               }});
+  EXPECT_TRUE(pair.a.transport->sends_gpu_memory());
+  EXPECT_FALSE(pair.b.transport->sends_gpu_memory());
+  std::vector<std::byte> memory(8 << 20);
+  for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = TestNode::pattern(i, 7);
+  EXPECT_FALSE(pair.b.transport->register_gpu_slab(memory));
+  const auto slab = *pair.a.transport->register_gpu_slab(memory);
+  pair.a.receiver.deadline_us = pair.b.receiver.deadline_us = 3600 * kSecondUs;
+  const PeerId peer = *pair.a.transport->connect(pair.b.transport->address(), 3600 * kSecondUs);
+  pair.a.send(peer, "page", {ConstBytes(memory).first(4 << 20)}, 3600 * kSecondUs);
+  while (pair.b.count<Message>() == 0 || pair.a.count<Sent>() == 0) {
+    pair.a.step();
+    pair.b.step();
+  }
+  EXPECT_TRUE(TestNode::has_pattern(pair.b.all<Message>().front().second.payload, 7));
+  const std::lock_guard lock(mutex);
+  EXPECT_TRUE(entered.contains(std::this_thread::get_id()));
+  EXPECT_EQ(entered.size(), 3u) << "two channels have a thread each";
+}
+
+// Such memory is registered as what it is, or not at all: UCX would read it with the processor.
+TEST(Ucx, GpuMemoryThatItDoesNotKnowIsNeverSentAsHostMemory) {
+  UcxPair pair("tcp", 1, 1, false, UcxGpuMemory{.type = UcxMemoryType::cuda, .enter_thread = {}});
+  std::vector<std::byte> memory(4 << 20);
+  const auto slab = pair.a.transport->register_gpu_slab(memory);
+  if (!slab) {
+    EXPECT_THAT(slab.error().message, HasSubstr("ucp_mem_map failed"));
+    return;
+  }
+  const ConstBytes spans[] = {ConstBytes(memory).first(1 << 20), ConstBytes(memory).last(1 << 20)};
+  Send send{.peer = PeerId{1}, .header = bytes_of("page"), .payload = spans, .deadline_us = kSecondUs};
+  const Status posted = pair.a.transport->send({&send, 1});
+  ASSERT_FALSE(posted);
+  EXPECT_THAT(posted.error().message, HasSubstr("its payload has 2 spans, and GPU memory goes as one"));
 }
 
 TEST(Ucx, TheProgramKeepsItsSignals) {

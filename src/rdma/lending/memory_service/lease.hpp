@@ -45,6 +45,10 @@ struct Lease {
   std::uint64_t touched = 0;  // in memory nothing was written at or beyond this offset
   Pages pages;
   std::uint32_t busy = 0;  // puts and fetches that use its memory
+  // Connections that broke while pages in HBM were sent directly, with none sent so since; the last
+  // of them.
+  std::uint32_t direct_breaks = 0;
+  PeerId broken{};
 
   bool is_connected() const { return peer != PeerId{}; }
   Quota& quota(wire::Medium medium) { return quotas[static_cast<std::size_t>(medium)]; }

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/log.hpp"
+#include "tiers/abilities.hpp"
 
 namespace vmem::rdma {
 namespace {
@@ -16,11 +17,13 @@ constexpr std::uint64_t kMostComing = 5'000'000;  // µs: longest wait for room 
 
 }  // namespace
 
-MemoryService::Parts::Parts(const ServiceConfig& config, Node& node, tiers::Workers& workers)
+MemoryService::Parts::Parts(const ServiceConfig& config, Node& node, tiers::Workers& workers,
+                            tiers::PinningTier* direct)
     : replies(config, node.transport(), node.peers(), statistics),
       store(config, statistics),
       leases(config, {store, replies, dead, workers, statistics}),
-      traffic(config, {node.transport(), node.peers(), node.outbox(), leases, store, replies, workers, statistics}) {}
+      traffic(config,
+              {node.transport(), node.peers(), node.outbox(), leases, store, replies, workers, statistics, direct}) {}
 
 Status MemoryService::start(Node& node) {
   node_ = &node;
@@ -29,10 +32,22 @@ Status MemoryService::start(Node& node) {
   }
   workers_ = std::make_unique<tiers::Workers>("vmem-node-work", config_.workers,
                                               [this](tiers::Inbox::Task task) { inbox_.post(std::move(task)); });
-  parts_.emplace(config_, node, *workers_);
+  parts_.emplace(config_, node, *workers_, direct_hbm(node.transport()));
   publish();
   node.add(*this);
   return {};
+}
+
+// Null: pages in HBM are staged. The tier ends its registrations when it is finished, before the
+// transport ends.
+tiers::PinningTier* MemoryService::direct_hbm(Transport& transport) const {
+  tiers::PinningTier* const tier = tiers::Abilities(config_.hbm).pinning;
+  if (tier == nullptr || !transport.sends_gpu_memory()) return nullptr;
+  tier->register_memory([&transport](Bytes memory) -> Result<std::shared_ptr<void>> {
+    VMEM_ASSIGN(auto slab, transport.register_gpu_slab(memory));
+    return std::shared_ptr<Slab>(std::move(slab));
+  });
+  return tier;
 }
 
 void MemoryService::stop() {

@@ -4,7 +4,7 @@
 // in it. A page arrives with its seal, and is held once it was verified against it. The borrower
 // verifies each page that it fetches. After a mismatch it fetches the page again, and this service
 // verifies its own copy before it sends it. Pages to and from a disk or HBM pass through staging
-// memory.
+// memory, but a page is fetched directly from HBM if the transport sends from a GPU's memory.
 //
 // A disconnected node keeps its lease for a grace period. The lease ends earlier if the node's
 // process has ended (DeadNodes), or if a new incarnation of the node asks for one. The memory of a
@@ -64,7 +64,7 @@ class MemoryService final : public Service {
 
  private:
   struct Parts {
-    Parts(const ServiceConfig& config, Node& node, tiers::Workers& workers);
+    Parts(const ServiceConfig& config, Node& node, tiers::Workers& workers, tiers::PinningTier* direct);
     ServiceStatistics statistics;
     DeadNodes dead;
     ReplyBox replies;
@@ -73,6 +73,7 @@ class MemoryService final : public Service {
     PageTraffic traffic;
   };
 
+  tiers::PinningTier* direct_hbm(Transport& transport) const;
   void on_ask(const Peer& from, const wire::Header& header, ConstBytes body);
   wire::Lent answer_to(const wire::Ask& ask, const Peer& asking);
   void on_end(const Peer& from, const wire::Header& header, ConstBytes body);

@@ -10,6 +10,13 @@ namespace vmem::rdma {
 using wire::Answer;
 using wire::Kind;
 
+namespace {
+
+// A connection may break for other reasons, too.
+constexpr std::uint32_t kMostDirectBreaks = 2;
+
+}  // namespace
+
 PageTraffic::PassageRef PageTraffic::begin(Way way, LeaseRef lease, PeerId peer, const wire::RequestId& request,
                                            const wire::PageAt& at) {
   auto passage = std::make_shared<Passage>();
@@ -112,10 +119,12 @@ void PageTraffic::fetch(PeerId peer, NodeId client, const wire::Header& header, 
   if (found == lease->pages.end() || found->second.page != at->page) return answer(*passage, Answer::unknown);
   LentPage& page = found->second;
   const bool held = page.state == LentPage::State::held;
-  const bool staged = !is_staged(at->offset) || (held && stage(*passage));
+  const bool direct = may_go_directly(*lease, *at);
+  const bool staged = !is_staged(at->offset) || direct || (held && stage(*passage));
   if (!held || !staged) return answer(*passage, Answer::again);
   ++page.readers;
   ++lease->busy;
+  if (direct) return send_page(passage);
   if (is_staged(at->offset)) return to_tier(passage, tiers::Direction::load, *page.slot);
   passage->memory = parts_.store.memory(*lease, at->offset, at->page.bytes);
   // The receiver verifies the page; verifying it here too would cost a third of sending it.
@@ -132,6 +141,10 @@ void PageTraffic::send_page(const PassageRef& passage) {
 }
 
 std::optional<SendId> PageTraffic::send_now(const PassageRef& passage) {
+  if (passage->memory.empty() && !pin(*passage)) {
+    stage_late(passage);
+    return std::nullopt;
+  }
   const wire::Reply reply{.lease = passage->at.lease, .offset = passage->at.offset};
   const auto header = wire::write({.version = parts_.peers.version(passage->peer),
                                    .kind = Kind::fetched,
@@ -155,12 +168,22 @@ std::optional<SendId> PageTraffic::send_now(const PassageRef& passage) {
 void PageTraffic::sent(SendId send) {
   const auto page = leaving_.extract(send);
   if (page.empty()) return;
-  parts_.statistics.fetched_bytes += page.mapped()->at.page.bytes;
+  const Passage& passage = *page.mapped();
+  parts_.statistics.fetched_bytes += passage.at.page.bytes;
+  if (passage.pinned) {
+    ++parts_.statistics.hbm_direct;
+    passage.lease->direct_breaks = 0;
+  } else if (wire::medium_of(passage.at.offset) == wire::Medium::hbm) {
+    ++parts_.statistics.hbm_staged;
+  }
   left(page.mapped());
 }
 
 void PageTraffic::send_failed(SendId send) {
-  if (const auto page = leaving_.extract(send); !page.empty()) left(page.mapped());
+  const auto page = leaving_.extract(send);
+  if (page.empty()) return;
+  if (page.mapped()->pinned) direct_send_failed(*page.mapped());
+  left(page.mapped());
 }
 
 // Nothing reads the page's bytes any more.
@@ -170,6 +193,7 @@ void PageTraffic::left(const PassageRef& passage) {
   --lease.busy;
   parts_.replies.abandon(passage->request);  // pages are not cached: a repeat sends the page again
   const auto page = lease.pages.find(passage->at.offset);
+  if (std::exchange(passage->pinned, false)) parts_.direct->unpin(*page->second.slot);
   if (--page->second.readers == 0 && page->second.released) parts_.store.erase(lease, page);
 }
 
@@ -186,6 +210,39 @@ void PageTraffic::release(Lease& lease, const wire::PageAt& at, std::uint64_t se
   page->second.released = true;
   const bool arriving = page->second.state == LentPage::State::arriving;  // then end_put erases it
   if (!arriving && page->second.readers == 0) parts_.store.erase(lease, page);
+}
+
+// ---- directly from HBM ----
+
+bool PageTraffic::may_go_directly(const Lease& lease, const wire::PageAt& at) const {
+  return parts_.direct != nullptr && wire::medium_of(at.offset) == wire::Medium::hbm && at.doubted == 0 &&
+         lease.direct_breaks < kMostDirectBreaks;
+}
+
+bool PageTraffic::pin(Passage& passage) {
+  const auto pinned = parts_.direct->pin(*page_of(passage).slot);
+  if (!pinned) return false;
+  passage.memory = *pinned;
+  passage.pinned = true;
+  return true;
+}
+
+// Its granules lie apart, or its slab is to go back.
+void PageTraffic::stage_late(const PassageRef& passage) {
+  if (!stage(*passage)) return end_fetch(passage, Answer::again);
+  to_tier(passage, tiers::Direction::load, *page_of(*passage).slot);
+}
+
+// The borrower asks again over its next connection.
+void PageTraffic::direct_send_failed(const Passage& passage) {
+  Lease& lease = *passage.lease;
+  if (lease.broken == passage.peer) return;
+  lease.broken = passage.peer;
+  if (++lease.direct_breaks != kMostDirectBreaks) return;
+  VMEM_LOG_WARN(
+      "node {}: its pages in HBM go through staging from now on: {} connections broke while pages were sent "
+      "directly from there",
+      static_cast<std::uint64_t>(lease.client.id), kMostDirectBreaks);
 }
 
 // ---- disks and HBM ----

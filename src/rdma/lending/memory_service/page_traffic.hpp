@@ -3,6 +3,11 @@
 // the borrower's last copy arrived damaged. Pages to and from disks and HBM pass through staging
 // memory.
 //
+// A page in HBM goes directly from there if it can be pinned (tiers::PinningTier) when its turn
+// comes, and else through staging. It is pinned until the send ends, and no longer. Pages that come
+// are staged, because a processor checks their seal; so is a page whose last copy arrived damaged.
+// A borrower whose connections break during direct sends gets staged pages (Lease::direct_breaks).
+//
 // Thread: the one that steps the service.
 #pragma once
 
@@ -33,6 +38,7 @@ class PageTraffic {
     ReplyBox& replies;
     tiers::Workers& workers;
     ServiceStatistics& statistics;
+    tiers::PinningTier* direct;  // HBM that the transport sends from; null: none
   };
   PageTraffic(const ServiceConfig& config, Parts parts) : config_(config), parts_(parts) {}
 
@@ -62,8 +68,9 @@ class PageTraffic {
     wire::RequestId request;
     wire::PageAt at;
     wire::Order order = wire::Order::foreground;
-    Bytes memory;     // its bytes
-    Staging staging;  // of a page to or from a disk or HBM
+    Bytes memory;         // its bytes; of a page that may go directly: none until its turn comes
+    Staging staging;      // of a page to or from a disk or HBM
+    bool pinned = false;  // memory is the page's place in HBM
   };
   using PassageRef = std::shared_ptr<Passage>;
   static PassageRef begin(Way way, LeaseRef lease, PeerId peer, const wire::RequestId& request, const wire::PageAt& at);
@@ -71,6 +78,11 @@ class PageTraffic {
   // REQUIRES: a page in a tier.
   tiers::Tier& tier_of(const Passage& passage) { return *config_.tier(*wire::medium_of(passage.at.offset)); }
   bool stage(Passage& passage);
+
+  bool may_go_directly(const Lease& lease, const wire::PageAt& at) const;
+  bool pin(Passage& passage);
+  void stage_late(const PassageRef& passage);
+  void direct_send_failed(const Passage& passage);
 
   void verify(const PassageRef& passage);
   void verified(const PassageRef& passage, wire::Answer found);

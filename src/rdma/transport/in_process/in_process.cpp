@@ -73,6 +73,8 @@ void Fabric::set_refusing(NodeId node, bool refusing) {
   }
 }
 
+void Fabric::send_gpu_memory() { state_->gpu_memory.store(true); }
+
 void Fabric::share_machine() {
   const std::lock_guard lock(state_->mutex);
   state_->one_machine = true;

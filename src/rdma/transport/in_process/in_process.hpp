@@ -36,6 +36,8 @@ class Fabric {
   // Nodes that connect from now on watch each other's process, as over Unix sockets. A node's
   // process ends with kill() or with its transport.
   void share_machine();
+  // Nodes send from GPU memory from now on: that of an emulated GPU, which is host memory.
+  void send_gpu_memory();
 
  private:
   std::shared_ptr<FabricState> state_;

@@ -1,6 +1,7 @@
 // State shared by the nodes of a Fabric, and the packets between them.
 #pragma once
 
+#include <atomic>
 #include <compare>
 #include <condition_variable>
 #include <map>
@@ -51,6 +52,7 @@ class FabricState {
   std::set<FabricPath> cuts;
   std::set<NodeId> silent, dead, refusing;
   bool one_machine = false;
+  std::atomic<bool> gpu_memory = false;  // the only one that needs no mutex
   std::uint64_t latency_us = 0;
   std::uint64_t packets = 0;
 };
@@ -62,6 +64,10 @@ class FabricNode final : public Transport {
 
   const std::string& address() const noexcept override { return address_; }
   Result<std::unique_ptr<Slab>> register_slab(Bytes memory) override;
+  bool sends_gpu_memory() const noexcept override { return fabric_->gpu_memory.load(); }
+  Result<std::unique_ptr<Slab>> register_gpu_slab(Bytes memory) override {
+    return sends_gpu_memory() ? register_slab(memory) : Transport::register_gpu_slab(memory);
+  }
   Result<PeerId> connect(const std::string& address, std::uint64_t deadline_us) override;
   Status send(std::span<Send> sends) override;
   void close(PeerId peer) override;

@@ -2,12 +2,14 @@
 // run time. Nodes first authenticate on a connection like the stream transport's.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
 #include "rdma/transport/transport.hpp"
+#include "rdma/transport/ucx/ucx_memory_types.hpp"
 #include "rdma/trust/certificates.hpp"
 #include "rdma/trust/keyring.hpp"
 
@@ -30,6 +32,8 @@ struct UcxConfig {
   bool channel_threads = true;
   // UCX settings without the prefix UCX_: {"TLS", "tcp"}. They override the environment.
   std::vector<std::pair<std::string, std::string>> settings;
+  // Payloads are sent from GPU memory, too. For CUDA memory, settings are with_cuda().
+  std::optional<UcxGpuMemory> gpu = std::nullopt;
 };
 
 // Errors: UNSUPPORTED without UCX 1.13 or newer, saying what to install; INVALID_OPTION.

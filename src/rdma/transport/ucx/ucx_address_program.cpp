@@ -3,7 +3,8 @@
 // input. It appends nothing if UCX ends the process. The size of an address (32 bits) precedes it.
 //
 // UCX parses an address and selects transports for it before it connects. libucp connects by
-// uct_ep_create, which it calls through the dynamic linker: this program's connects to nothing.
+// uct_ep_create, which it calls through the dynamic linker: this program's connects to nothing. It
+// is libuct's own while a worker is made, which connects to itself to copy a GPU's memory.
 //
 // An address can also state that its device or interface part has length 0. UCX then passes a null
 // pointer to the transport, which dereferences it when it connects. To refuse such an address, this
@@ -25,6 +26,7 @@ namespace {
 
 using namespace vmem::rdma;
 
+bool stops_connecting = false;
 bool would_connect = false;
 bool lacks_a_part = false;
 
@@ -103,7 +105,9 @@ std::int32_t verdict_on(const UcxContextRef& context, const UcxAddress& address)
   auto worker = UcxWorker::create(context);
   if (!worker) return static_cast<std::int32_t>(UcxVerdict::not_started);
   would_connect = lacks_a_part = false;
+  stops_connecting = true;
   const auto made = UcxEndpoint::create(*worker, address, [](void*, ucp_ep_h, ucs_status_t) {}, nullptr);
+  stops_connecting = false;
   if (made) return static_cast<std::int32_t>(UcxVerdict::not_stopped);
   if (lacks_a_part) return UCS_ERR_INVALID_ADDR;
   return would_connect ? static_cast<std::int32_t>(UcxVerdict::accepted) : made.error().native;
@@ -123,7 +127,13 @@ std::int32_t verdict_on(const std::vector<UcxAddress>& addresses, const UcxSetti
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) ucs_status_t uct_ep_create(const uct_ep_params_t*, uct_ep_h*) {
+extern "C" __attribute__((visibility("default"))) ucs_status_t uct_ep_create(const uct_ep_params_t* params,
+                                                                             uct_ep_h* endpoint) {
+  if (!stops_connecting) {
+    using Create = ucs_status_t(const uct_ep_params_t*, uct_ep_h*);
+    Create* const create = of_libuct<Create>("uct_ep_create");
+    return create == nullptr ? UCS_ERR_UNSUPPORTED : create(params, endpoint);
+  }
   would_connect = true;
   return UCS_ERR_CANCELED;
 }

@@ -32,6 +32,10 @@ Result<UcxSettingsHandle> read_settings(const Ucx& ucx, const UcxSettings& setti
 
 }  // namespace
 
+ucs_memory_type_t number_of(UcxMemoryType type) {
+  return type == UcxMemoryType::cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+}
+
 Result<UcxContextRef> UcxContext::create(UcxRef ucx, const UcxSettings& settings) {
   VMEM_ASSIGN(const auto config, read_settings(*ucx, settings));
   ucp_params_t params{};
@@ -71,7 +75,7 @@ Result<UcxMemory> UcxMemory::map(UcxContextRef context, Bytes memory, ucs_memory
   params.memory_type = type;
   ucp_mem_h handle = nullptr;
   VMEM_TRY(context->ucx().check(context->ucx()->ucp_mem_map(context->get(), &params, &handle), "ucp_mem_map"));
-  return UcxMemory(std::move(context), handle);
+  return UcxMemory(std::move(context), handle, type);
 }
 
 UcxMemory::~UcxMemory() {

@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "rdma/transport/transport.hpp"
+#include "rdma/transport/ucx/ucx_memory_types.hpp"
 #include "rdma/transport/ucx/ucx_table.hpp"
 
 namespace vmem::rdma {
 
 using UcxSettings = std::vector<std::pair<std::string, std::string>>;
+ucs_memory_type_t number_of(UcxMemoryType type);
 
 class UcxContext {
  public:
@@ -36,17 +38,22 @@ using UcxContextRef = std::shared_ptr<UcxContext>;
 class UcxMemory {
  public:
   static Result<UcxMemory> map(UcxContextRef context, Bytes memory, ucs_memory_type_t type = UCS_MEMORY_TYPE_HOST);
-  Result<ucs_memory_type_t> type() const;  // as UCX registered it
+  ucs_memory_type_t told_type() const noexcept { return told_type_; }  // the argument of map()
+  Result<ucs_memory_type_t> type() const;                              // as UCX registered it
   UcxMemory(UcxMemory&& other) noexcept
-      : context_(std::move(other.context_)), handle_(std::exchange(other.handle_, nullptr)) {}
+      : context_(std::move(other.context_)),
+        handle_(std::exchange(other.handle_, nullptr)),
+        told_type_(other.told_type_) {}
   UcxMemory& operator=(UcxMemory&&) = delete;
   ~UcxMemory();
   ucp_mem_h get() const noexcept { return handle_; }
 
  private:
-  UcxMemory(UcxContextRef context, ucp_mem_h handle) : context_(std::move(context)), handle_(handle) {}
+  UcxMemory(UcxContextRef context, ucp_mem_h handle, ucs_memory_type_t type)
+      : context_(std::move(context)), handle_(handle), told_type_(type) {}
   UcxContextRef context_;
   ucp_mem_h handle_;
+  ucs_memory_type_t told_type_;
 };
 
 class UcxWorker {

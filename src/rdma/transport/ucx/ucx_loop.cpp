@@ -39,6 +39,7 @@ bool UcxLoop::carry_out() {
 }
 
 bool UcxLoop::progress() {
+  if (!std::exchange(entered_, true) && config_.enter_thread) config_.enter_thread();
   reported_ = false;
   bool did = carry_out();
   if (!config_.owner->full()) did |= progress_workers();

@@ -5,6 +5,7 @@
 // worker, outside UCX's callbacks; this ends all operations in flight and closes its connections.
 #pragma once
 
+#include <functional>
 #include <variant>
 
 #include "base/clock.hpp"
@@ -89,6 +90,7 @@ class UcxLoop final : public Progressable {
     UcxContextRef context;
     const Clock* clock = nullptr;
     const SlabMap* slabs = nullptr;
+    std::function<void()> enter_thread = {};  // see UcxGpuMemory; empty: there is none
   };
   static Result<std::unique_ptr<UcxLoop>> create(Config config);
 
@@ -150,6 +152,7 @@ class UcxLoop final : public Progressable {
   std::unordered_map<PeerId, std::unique_ptr<UcxChannel>> channels_;
   Deadlines deadlines_;
   LogLimit dropped_;
+  bool entered_ = false;   // enter_thread was called
   bool reported_ = false;  // this progress() made a report that may lead to commands
 };
 

@@ -9,10 +9,6 @@
 namespace vmem::rdma {
 namespace {
 
-ucs_memory_type_t number_of(UcxMemoryType type) {
-  return type == UcxMemoryType::cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
-}
-
 const char* name_of(UcxMemoryType type) { return type == UcxMemoryType::cuda ? "CUDA" : "host"; }
 
 // Why it cannot be registered; "": it was, and is gone again.
@@ -28,7 +24,7 @@ std::string why_not_mapped(const UcxContextRef& context, UcxMemoryType type, Byt
 
 UcxSettings with_cuda(UcxSettings settings) {
   for (auto& [name, value] : settings)
-    if (name == "TLS") value += ",cuda";
+    if (name == "TLS") value += ",cuda_copy";
   return settings;
 }
 

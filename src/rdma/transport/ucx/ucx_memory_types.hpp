@@ -1,5 +1,7 @@
 // Whether the installed UCX moves GPU memory itself, without a copy in host memory. UCX does where
 // it was built for CUDA, and where its transports can register that memory.
+//
+// The memory of an emulated GPU is host memory, and UCX is told so.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +17,17 @@ namespace vmem::rdma {
 
 enum class UcxMemoryType : std::uint8_t { host, cuda };
 
+// GPU memory that a transport sends from.
+struct UcxGpuMemory {
+  UcxMemoryType type = UcxMemoryType::cuda;
+  // Makes a context of the GPU current on the calling thread. Each thread that uses UCX calls it
+  // before, perhaps more than once.
+  std::function<void()> enter_thread;
+  // Calls with no context current on this thread: with one, UCX pins all host memory that it
+  // registers for the GPU, too. Empty: there are no contexts.
+  std::function<void(const std::function<void()>& call)> without_context = {};
+};
+
 struct UcxMemoryPath {
   std::string version;  // of UCX: "1.13.1"
   // A slab of that memory was registered as what it is.
@@ -22,7 +35,9 @@ struct UcxMemoryPath {
   std::string why;  // why not: "it has no CUDA memory type"
 };
 
-// UCX's settings, without the prefix UCX_, with its transports for CUDA memory besides.
+// UCX's settings, without the prefix UCX_, with its transport that copies CUDA memory besides. UCX
+// tells CUDA memory from host memory by it, and registers it with the other transports, or copies
+// it in pieces for them. Its other CUDA transports move memory between GPUs only.
 std::vector<std::pair<std::string, std::string>> with_cuda(std::vector<std::pair<std::string, std::string>> settings);
 
 // Asks UCX with a context of its own, which ends before this returns. `slab` is called only if UCX

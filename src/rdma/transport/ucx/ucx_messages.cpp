@@ -23,6 +23,7 @@ ucp_request_param_t send_params(UcxSend& send, ucp_send_nbx_callback_t callback)
   if (send.spans.size() == 1) {
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     params.memh = send.memory->get();
+    params.memory_type = send.memory->told_type();
   }
   return params;
 }

@@ -1,5 +1,7 @@
 #include "rdma/transport/ucx/ucx_sender.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "rdma/transport/send_check.hpp"
@@ -15,6 +17,10 @@ Result<std::unique_ptr<UcxSend>> UcxSender::prepare(const Send& send) const {
   for (const ConstBytes span : send.payload) {
     VMEM_ASSIGN(const SlabMap::Handle memory, slabs_.find(span));
     prepared->memory = std::static_pointer_cast<UcxMemory>(memory);
+    if (send.payload.size() > 1 && prepared->memory->told_type() != UCS_MEMORY_TYPE_HOST)
+      return fail(
+          VMEM_ERROR_INVALID_VALUE,
+          fmt::format("a send was refused: its payload has {} spans, and GPU memory goes as one", send.payload.size()));
     prepared->spans.push_back({const_cast<std::byte*>(span.data()), span.size()});
   }
   return prepared;

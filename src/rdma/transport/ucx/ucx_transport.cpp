@@ -50,6 +50,7 @@ Status UcxTransport::start() {
   if (config_.channels == 0 || config_.channels > kMostChannels)
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} channels to another node; from 1 to {} can be", config_.channels, kMostChannels));
+  enter_thread();
   VMEM_ASSIGN(crypto_, Crypto::load());
   VMEM_ASSIGN(const UcxRef ucx, Ucx::load());
   VMEM_ASSIGN(context_, UcxContext::create(ucx, config_.settings));
@@ -93,7 +94,12 @@ Status UcxTransport::start_admission() {
 Status UcxTransport::open_loops() {
   const bool threads = config_.channel_threads && config_.channels > 1;
   for (std::uint32_t i = 0; i < config_.channels; ++i) {
-    VMEM_ASSIGN(auto loop, UcxLoop::create({this, crypto_, context_, config_.clock, &slabs_}));
+    VMEM_ASSIGN(auto loop, UcxLoop::create({.owner = this,
+                                            .crypto = crypto_,
+                                            .context = context_,
+                                            .clock = config_.clock,
+                                            .slabs = &slabs_,
+                                            .enter_thread = config_.gpu ? config_.gpu->enter_thread : nullptr}));
     if (!threads) VMEM_TRY(poll_.watch(loop->descriptor(), UcxPoll::kLoopKey));
     loops_.push_back(std::move(loop));
   }
@@ -113,6 +119,7 @@ Status UcxTransport::check_header_room() const {
 
 UcxTransport::~UcxTransport() {
   threads_.clear();
+  enter_thread();
   if (others_.is_open()) others_.release();
   if (!admission_) return;
   admission_->close();
@@ -130,8 +137,26 @@ UcxTransport::~UcxTransport() {
 
 // ---- any thread ----
 
+void UcxTransport::enter_thread() const {
+  if (config_.gpu && config_.gpu->enter_thread) config_.gpu->enter_thread();
+}
+
 Result<std::unique_ptr<Slab>> UcxTransport::register_slab(Bytes memory) {
-  VMEM_ASSIGN(UcxMemory region, UcxMemory::map(context_, memory));
+  const auto map = [&] { return UcxMemory::map(context_, memory); };
+  if (!config_.gpu || !config_.gpu->without_context) return add_slab(memory, map());
+  std::optional<Result<UcxMemory>> mapped;
+  config_.gpu->without_context([&] { mapped.emplace(map()); });
+  // Some versions of UCX need a context for it.
+  return add_slab(memory, *mapped ? *std::move(mapped) : map());
+}
+
+Result<std::unique_ptr<Slab>> UcxTransport::register_gpu_slab(Bytes memory) {
+  if (!config_.gpu) return Transport::register_gpu_slab(memory);
+  return add_slab(memory, UcxMemory::map(context_, memory, number_of(config_.gpu->type)));
+}
+
+Result<std::unique_ptr<Slab>> UcxTransport::add_slab(Bytes memory, Result<UcxMemory> mapped) {
+  VMEM_ASSIGN(UcxMemory region, std::move(mapped));
   VMEM_ASSIGN(const SlabMap::Place place, slabs_.add(memory, std::make_shared<UcxMemory>(std::move(region))));
   return std::make_unique<UcxSlab>(slabs_, place, memory);
 }
@@ -189,6 +214,7 @@ std::span<const std::unique_ptr<UcxLoop>> UcxTransport::own_loops() const {
 }
 
 bool UcxTransport::progress() {
+  if (!std::exchange(entered_, true)) enter_thread();
   bool did = take_commands();
   for (const auto& loop : own_loops()) did |= loop->progress();
   did |= links_->expire();

@@ -32,6 +32,8 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
 
   const std::string& address() const noexcept override { return admission_->address(); }
   Result<std::unique_ptr<Slab>> register_slab(Bytes memory) override;
+  bool sends_gpu_memory() const noexcept override { return config_.gpu.has_value(); }
+  Result<std::unique_ptr<Slab>> register_gpu_slab(Bytes memory) override;
   Result<PeerId> connect(const std::string& address, std::uint64_t deadline_us) override;
   Status send(std::span<Send> sends) override;
   void close(PeerId peer) override { inbox_.post(Close{peer}); }
@@ -53,6 +55,8 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   using Command = std::variant<Connect, Close, std::unique_ptr<UcxSend>, UcxReport>;
 
   explicit UcxTransport(UcxConfig config) : config_(std::move(config)) {}
+  Result<std::unique_ptr<Slab>> add_slab(Bytes memory, Result<UcxMemory> mapped);
+  void enter_thread() const;
   Status start();
   Status open_loops();
   Status start_admission();
@@ -95,6 +99,7 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   std::unique_ptr<Admission> admission_;
   std::optional<UcxLinks> links_;                  // from start(), like the next
   std::optional<UcxIntroductions> introductions_;  // calls links_
+  bool entered_ = false;                           // enter_thread() was called
   std::uint64_t turns_ = 0;
   std::uint64_t told_ = 0;  // events at the last progress()
   bool sockets_due_ = true;
