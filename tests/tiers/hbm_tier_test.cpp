@@ -254,8 +254,9 @@ TEST_F(HbmPins, ALimitWaitsForReadsThatBeganBefore) {
   t.tier().release(slots[0]);
   t.tier().release(slots[1]);
   t.tier().set_limit(16 * kMiB);
-  while (t.injector.calls("cuMemcpyDtoDAsync") != 1) std::this_thread::yield();  // that of the other page
-  EXPECT_TRUE(t.loads(slots[8], 9));                                             // behind the move
+  // That of the other page.
+  while (t.injector.calls("cuMemcpyDtoDAsync") != 1) std::this_thread::yield();
+  EXPECT_TRUE(t.loads(slots[8], 9));  // behind the move
   EXPECT_EQ(t.tier().slab_bytes(), t.budget_bytes());
   EXPECT_EQ(t.injector.calls("cuMemcpyDtoDAsync"), 1u);
   EXPECT_TRUE(is_all(*pinned, 10));

@@ -35,8 +35,9 @@ HbmTier::HbmTier(Config config)
       ledger_(config_.on_ready),
       slab_granules_(slabs_of(config_.bytes, config_.slab_bytes)),
       slabs_(slab_granules_.size()),
-      space_(slab_granules_),
-      registered_(slabs_.size()) {}
+      space_(slab_granules_) {
+  registered_.slabs.resize(slabs_.size());
+}
 
 Result<std::unique_ptr<HbmTier>> HbmTier::create(Config config) {
   std::unique_ptr<HbmTier> tier(new HbmTier(std::move(config)));
@@ -64,14 +65,14 @@ Status HbmTier::open() {
 HbmTier::~HbmTier() {
   {
     const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    wanted_.stop = true;
   }
   woken_.notify_all();
   if (thread_.joinable()) thread_.join();
   if (!context_) return;
   // A failure means a lost context, whose memory is gone with it.
   const auto current = gpu::ScopedContext::push(config_.driver, context_.context());
-  registered_.clear();
+  registered_.slabs.clear();
   slabs_.clear();
   spare_events_.clear();
   for (Lane& each : lanes_) each.stream.reset();
@@ -83,7 +84,7 @@ void HbmTier::set_limit(std::uint64_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     space_.limit(bytes / kGranuleBytes);
-    refit_ = true;
+    wanted_.fit = true;
   }
   woken_.notify_all();
 }
@@ -162,9 +163,9 @@ Status HbmTier::poll(std::vector<Completion>& completions) {
 Finished HbmTier::finish() noexcept {
   ledger_.finish();
   std::unique_lock lock(mutex_);
-  unregister_ = true;
+  wanted_.unregister = true;
   woken_.notify_all();
-  unregistered_.wait(lock, [&] { return !unregister_; });
+  registered_.ended.wait(lock, [&] { return !wanted_.unregister; });
   return Finished::all_ended;
 }
 
@@ -174,7 +175,7 @@ void HbmTier::register_memory(Register registers) {
   {
     const std::lock_guard lock(mutex_);
     tasks_.push_back([this, registers = std::move(registers)]() mutable {
-      register_ = std::move(registers);
+      registered_.make = std::move(registers);
       for (std::uint32_t slab = 0; slab < slabs_.size(); ++slab) {
         if (slabs_[slab]) register_slab(slab);
       }
@@ -189,7 +190,7 @@ std::optional<std::span<std::byte>> HbmTier::pin(SlotId id) {
   Slot& slot = slots_[id];
   if (lost_ || slot.runs.size() != 1) return std::nullopt;
   const GranuleRun& run = slot.runs.front();
-  if (!registered_[run.slab] || !space_.is_in_use(run.slab)) return std::nullopt;
+  if (!registered_.slabs[run.slab] || !space_.is_in_use(run.slab)) return std::nullopt;
   ++slot.pins;
   return std::span(reinterpret_cast<std::byte*>(address(run)), run.count * kGranuleBytes);
 }
@@ -199,7 +200,7 @@ void HbmTier::unpin(SlotId id) {
     const std::lock_guard lock(mutex_);
     --slots_[id].pins;
     if (!space_.is_limited()) return;
-    refit_ = true;  // it may move now
+    wanted_.fit = true;  // it may move now
   }
   woken_.notify_all();
 }
@@ -217,9 +218,9 @@ void HbmTier::run() {
     bool unregister = false;
     {
       const std::lock_guard lock(mutex_);
-      unregister = unregister_;
+      unregister = wanted_.unregister;
       tasks.swap(tasks_);
-      refit_ = false;
+      wanted_.fit = false;
     }
     for (Inbox::Task& task : tasks) task();
     if (unregister) unregister_all();
@@ -231,7 +232,7 @@ void HbmTier::run() {
 // False: the tier ends.
 bool HbmTier::wait() {
   std::unique_lock lock(mutex_);
-  const auto woken = [&] { return stopping_ || refit_ || unregister_ || !tasks_.empty(); };
+  const auto woken = [&] { return wanted_.stop || wanted_.fit || wanted_.unregister || !tasks_.empty(); };
   if (!is_idle()) {
     woken_.wait_for(lock, busy_ ? std::chrono::microseconds(0) : kPoll, woken);
   } else if (ask_again_ && !busy_) {
@@ -239,7 +240,7 @@ bool HbmTier::wait() {
   } else if (!busy_) {
     woken_.wait(lock, woken);
   }
-  return !stopping_ || unregister_ || !tasks_.empty() || !is_idle();
+  return !wanted_.stop || wanted_.unregister || !tasks_.empty() || !is_idle();
 }
 
 CUdeviceptr HbmTier::address(const GranuleRun& run) const { return slabs_[run.slab].get() + run.first * kGranuleBytes; }
@@ -357,7 +358,7 @@ bool HbmTier::fit() {
   std::optional<std::uint32_t> lacks, superfluous;
   {
     const std::lock_guard lock(mutex_);
-    if (lost_ || stopping_) return false;
+    if (lost_ || wanted_.stop) return false;
     lacks = space_.lacks_memory();
     superfluous = space_.is_superfluous();
   }
@@ -381,7 +382,7 @@ bool HbmTier::back(std::uint32_t slab) {
   }
   ask_again_.reset();
   slabs_[slab] = *std::move(memory);
-  if (register_) register_slab(slab);
+  if (registered_.make) register_slab(slab);
   {
     const std::lock_guard lock(mutex_);
     space_.set_memory(slab, true);
@@ -392,24 +393,25 @@ bool HbmTier::back(std::uint32_t slab) {
 
 // A slab that cannot be registered is used all the same, and nothing in it is pinned.
 void HbmTier::register_slab(std::uint32_t slab) {
-  auto registered = register_({reinterpret_cast<std::byte*>(slabs_[slab].get()), slab_granules_[slab] * kGranuleBytes});
+  auto registered =
+      registered_.make({reinterpret_cast<std::byte*>(slabs_[slab].get()), slab_granules_[slab] * kGranuleBytes});
   if (!registered) return failed(registered.error());
   const std::lock_guard lock(mutex_);
-  registered_[slab] = *std::move(registered);
+  registered_.slabs[slab] = *std::move(registered);
 }
 
 void HbmTier::unregister_all() {
-  register_ = {};
+  registered_.make = {};
   for (std::uint32_t slab = 0; slab < slabs_.size(); ++slab) {
     std::shared_ptr<void> registered;  // destroyed without the lock
     const std::lock_guard lock(mutex_);
-    registered = std::move(registered_[slab]);
+    registered = std::move(registered_.slabs[slab]);
   }
   {
     const std::lock_guard lock(mutex_);
-    unregister_ = false;
+    wanted_.unregister = false;
   }
-  unregistered_.notify_all();
+  registered_.ended.notify_all();
 }
 
 // Its wipes are complete before it goes back. A limit that was raised meanwhile has it backed
@@ -419,7 +421,7 @@ void HbmTier::free_slab(std::uint32_t slab) {
   {
     const std::lock_guard lock(mutex_);
     space_.set_memory(slab, false);
-    registered = std::move(registered_[slab]);
+    registered = std::move(registered_.slabs[slab]);
   }
   registered.reset();
   if (const auto done = lane(Direction::store).stream.synchronize(); !done) failed(done.error());

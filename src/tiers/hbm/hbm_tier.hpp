@@ -93,6 +93,19 @@ class HbmTier final : public Tier, public PinningTier {
     GranuleRuns to;
   };
 
+  // What other threads ask of the tier's thread, beside its tasks.
+  struct Wanted {
+    bool stop = false;
+    bool fit = false;         // the limit has changed, or what held up a move is over
+    bool unregister = false;  // finish() waits for it
+  };
+  struct Registrations {
+    Register make;  // for the tier's thread; empty: slabs are not registered
+    // By slab; null: nobody else may read it. Guarded; only the tier's thread writes to it.
+    std::vector<std::shared_ptr<void>> slabs;
+    std::condition_variable ended;  // Wanted::unregister is done
+  };
+
   explicit HbmTier(Config config);
   Status open();
 
@@ -135,19 +148,15 @@ class HbmTier final : public Tier, public PinningTier {
   // The driver refused a slab, and is not asked before then.
   std::optional<std::chrono::steady_clock::time_point> ask_again_;
   bool busy_ = false;  // fit() has more to do
-  Register register_;  // empty: slabs are not registered
   LogLimit failures_;
 
   mutable std::mutex mutex_;  // guards the members below
-  std::condition_variable woken_, unregistered_;
+  std::condition_variable woken_;
   std::deque<Inbox::Task> tasks_;
-  bool stopping_ = false;
-  bool refit_ = false;       // the limit has changed, or what held up a move is over
-  bool unregister_ = false;  // finish() waits for it
-  bool lost_ = false;        // the GPU failed, and all pages are gone
+  Wanted wanted_;
+  bool lost_ = false;  // the GPU failed, and all pages are gone
   HbmSpace space_;
-  // By slab; null: nobody else may read it. Only the tier's thread writes to it.
-  std::vector<std::shared_ptr<void>> registered_;
+  Registrations registered_;
   std::vector<Slot> slots_;
   std::vector<SlotId> free_slots_;
   std::uint64_t used_granules_ = 0;    // of slots

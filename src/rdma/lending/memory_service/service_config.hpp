@@ -43,7 +43,7 @@ struct ServiceStatistics {
   std::uint64_t clients = 0, pages = 0;
   std::uint64_t remembered = 0;  // nodes with entries in the reply cache
   std::uint64_t stored_bytes = 0, fetched_bytes = 0;
-  std::uint64_t hbm_direct = 0, hbm_staged = 0;  // pages sent from HBM: from its slabs; staged first
+  std::uint64_t hbm_direct = 0, hbm_staged = 0;  // pages sent from HBM: from there; staged first
   std::uint64_t damaged = 0;                     // checksum mismatches, on arrival or later
   std::uint64_t rejected = 0;                    // malformed, stale, or not the sender's own
 };
