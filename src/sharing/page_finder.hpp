@@ -28,8 +28,8 @@ class PageFinder {
   virtual void find(const SharedPage& page, std::uint64_t deadline_us, Found found) = 0;
   // The page is in this node's memory now.
   virtual void landed(const SharedPage& page) = 0;
-  // This node published the page, and has lost it. Any thread.
-  virtual void lost(const SharedPage& page) = 0;
+  // The page is not in this node's memory any more: dropped, or lost. Any thread.
+  virtual void gone(const SharedPage& page) = 0;
   // The node does not have it, or sent something else.
   virtual void missing(const SharedPage& page, NodeId node) = 0;
 

@@ -28,7 +28,7 @@ std::uint64_t number(NodeId node) { return static_cast<std::uint64_t>(node); }
 
 // A worker registers the memory: that may take long, and must delay neither the mover nor the node.
 void SharedJobs::begin(const SharedJobRef& job) {
-  if (job->own) parts_.finder.lost(job->page);
+  if (job->own) parts_.finder.gone(job->page);
   job->give_up_us = now_us() + times_.patience_us;
   job->state = State::working;
   jobs_.push_back(job);

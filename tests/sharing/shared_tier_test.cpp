@@ -115,7 +115,7 @@ TEST_F(Sharing, ABusySourceIsAskedAgain) {
 }
 
 TEST_F(Sharing, APageThatNobodyHasIsLost) {
-  finder.gone.insert(4);
+  finder.nowhere.insert(4);
   const auto lost = load(4);
   EXPECT_EQ(lost.outcome, Outcome::lost);
   EXPECT_EQ(lost.error.status, VMEM_ERROR_LOST);

@@ -80,14 +80,14 @@ class Finder final : public PageFinder, public rdma::LinkUser {
   void find(const SharedPage& page, std::uint64_t, Found found) override {
     ++finds;
     if (silent) return unanswered.push_back(std::move(found));
-    if (gone.contains(page.page)) return found(fail(VMEM_ERROR_LOST, "no node has it"));
+    if (nowhere.contains(page.page)) return found(fail(VMEM_ERROR_LOST, "no node has it"));
     PageSources sources{where[page.page]};
     std::erase_if(sources.nodes, [&](NodeId node) { return reported.contains({page.page, node}); });
     if (sources.nodes.empty() && !where[page.page].empty()) return found(fail(VMEM_ERROR_LOST, "all said no"));
     found(std::move(sources));
   }
   void landed(const SharedPage& page) override { arrived.push_back(page.page); }
-  void lost(const SharedPage& page) override { own_lost.push_back(page.page); }
+  void gone(const SharedPage& page) override { own_lost.push_back(page.page); }
   void missing(const SharedPage& page, NodeId node) override { reported.emplace(page.page, node); }
   rdma::PeerId connection(NodeId node) override {
     return links->is_up(by_node.at(node)) ? links->peer(by_node.at(node)) : rdma::PeerId{};
@@ -98,7 +98,7 @@ class Finder final : public PageFinder, public rdma::LinkUser {
   rdma::Links* links = nullptr;
   std::map<NodeId, rdma::LinkId> by_node;
   std::map<std::uint32_t, std::vector<NodeId>> where;
-  std::set<std::uint32_t> gone;  // pages that no node has
+  std::set<std::uint32_t> nowhere;  // pages that no node has
   std::set<std::pair<std::uint32_t, NodeId>> reported;
   std::vector<std::uint32_t> arrived, own_lost;
   std::vector<Found> unanswered;

@@ -22,7 +22,7 @@ struct DirectoryConfig {
   std::uint64_t retry_us = 100'000;      // of commits, at first
   std::uint64_t race_us = 200'000;       // between the ranks of nodes that may take a home over
   // False: this node drops what it has cached without a word, so it promises to keep nothing but
-  // what it published.
+  // what it published, and has dropped what it asks for again.
   bool keeps_copies = true;
   std::uint32_t pages_in_flight = 64;  // that one home has copied or asks for at one time
 };

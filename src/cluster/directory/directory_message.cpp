@@ -147,7 +147,7 @@ void fields(auto& with, Is<Kept> auto& body) {
   with.list(body.pages, kMostRuns);
   with(body.round);
   with(body.answer);
-  with.at_most(std::uint64_t(body.answer), std::uint64_t(KeepAnswer::no_room));
+  with.at_most(std::uint64_t(body.answer), std::uint64_t(KeepAnswer::cached));
 }
 void fields(auto& with, Is<Release> auto& body) {
   with.list(body.pages, kMostRuns);

@@ -34,7 +34,7 @@ using Runs = std::vector<Run>;  // ascending, without overlap
 
 enum class PageState : std::uint8_t {
   free,       // never written: reads as zeros, without a source
-  published,  // somebody keeps it
+  published,  // somebody has it
   lost,       // nobody has it
 };
 enum class Have : std::uint8_t { none, cached, kept, free };
@@ -89,8 +89,13 @@ struct Keep {
   std::uint64_t round = 0;
   std::vector<NodeId> sources;
 };
-enum class KeepAnswer : std::uint8_t { yes, no, no_room };
-// No: what of these pages is still on its way to this node will be refused.
+enum class KeepAnswer : std::uint8_t {
+  yes,
+  no,
+  no_room,
+  cached,  // it is here, and may be dropped at any time
+};
+// No, no room: what of these pages is still on its way to this node will be refused.
 struct Kept {
   Runs pages;
   std::uint64_t round = 0;

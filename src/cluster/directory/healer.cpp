@@ -40,8 +40,18 @@ void Healer::not_there(std::uint32_t page, std::uint32_t place) {
 void Healer::decide(std::uint32_t page) {
   if (pages_[page].state != HomeState::seeking || seek_.contains(page)) return;
   if (keeps_.asked(page, KeepDesk::Kind::has)) return;
-  pages_.set_lost(page);
-  lost_.insert(page);
+  pages_.set_without_keeper(page);
+  if (pages_[page].state == HomeState::lost) lost_.insert(page);
+}
+
+// The participant has the page, and promises nothing.
+void Healer::only_cached(std::uint32_t page, std::uint32_t place) {
+  pages_.make_cacher(page, place);
+  if (pages_[page].state == HomeState::held && pages_[page].keepers == 0)
+    seek(page);
+  else
+    decide(page);
+  look_.insert(page);
 }
 
 void Healer::answer(std::uint32_t page, std::uint32_t place, std::uint64_t round, KeepAnswer said,
@@ -56,13 +66,17 @@ void Healer::answer(std::uint32_t page, std::uint32_t place, std::uint64_t round
     if (!is_full(table_[place].who.node)) avoided_.erase(table_[place].who.node);
     return;
   }
+  if (awaited && said == KeepAnswer::cached) return only_cached(page, place);
   if (awaited) {
     if (awaited == KeepDesk::Kind::fetch) avoid(table_[place].who.node, now_us, said);
     return not_there(page, place);
   }
   // A page that is sought may be here only: it is asked for again.
   const bool keeps = (pages_[page].keepers & place_bit(place)) != 0;
-  if (yes && !keeps && pages_[page].state != HomeState::seeking && !keeps_.asks(page, place))
+  if (!yes || keeps || pages_[page].state == HomeState::seeking || keeps_.asks(page, place)) return;
+  if (pages_[page].state == HomeState::unkept)
+    verify(page, place);
+  else
     keeps_.ask(page, place, {.kind = KeepDesk::Kind::release, .round = ++round_, .sources = {}});
 }
 
@@ -139,11 +153,10 @@ Places Healer::copiers() const {
   return table_.daemons() & ~(publisher ? place_bit(*publisher) : 0);
 }
 
-// FREE and LOST pages lack nothing; one that is sought lacks everything.
+// FREE and LOST pages lack nothing; one without a keeper lacks everything.
 bool Healer::is_short(std::uint32_t page) const {
   const HomePages::Page& entry = pages_[page];
-  if (entry.state == HomeState::seeking) return true;
-  if (entry.state != HomeState::held) return false;
+  if (entry.state == HomeState::free || entry.state == HomeState::lost) return false;
   const Places stay = entry.keepers & ~going_;
   return stay == 0 || count(stay & copiers()) < record_.copies;
 }
@@ -193,10 +206,10 @@ const KnownNode* Healer::choose(const HomePages::Page& entry, std::uint64_t now_
 
 void Healer::heal(std::uint32_t page, std::uint64_t now_us) {
   const HomePages::Page& entry = pages_[page];
-  if (entry.state != HomeState::held || keeps_.asked(page, KeepDesk::Kind::fetch)) return;
+  if (entry.state == HomeState::seeking || keeps_.asked(page, KeepDesk::Kind::fetch)) return;
   if (const KnownNode* const daemon = choose(entry, now_us)) return keep_at(page, *table_.place_of(daemon->id), now_us);
   if (invite_ != NodeId{}) return;
-  const Places cachers = entry.cachers & ~going_;
+  const Places cachers = entry.cachers & table_.daemons() & ~going_;
   if ((entry.keepers & ~going_) == 0 && cachers != 0) keep_at(page, std::uint32_t(std::countr_zero(cachers)), now_us);
 }
 
@@ -296,7 +309,7 @@ bool Healer::expire(std::uint64_t now_us) {
 }
 
 bool Healer::step(std::uint64_t now_us) {
-  nobody_for_ = 0;
+  nobody_for_.reset();
   look_for_going();
   bool moved = expire(now_us);
   moved |= start_seeking(now_us);

@@ -2,12 +2,14 @@
 // the copies that are wanted, moves those of nodes that are to leave, and releases surplus ones.
 //
 // A page is LOST only after each participant that is a member has said that it has no copy, and
-// promised to refuse what is still on its way to it.
+// promised to refuse what is still on its way to it. Some promise nothing, as programs: what only
+// they have is copied to a daemon, and sought anew when the last one is found without it.
 //
 // Looks at a page only after something about it has changed: large regions have a million.
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -37,7 +39,7 @@ class Healer {
 
   // Nobody is known to keep the page.
   void seek(std::uint32_t page);
-  // Asks a keeper whether it still has the page.
+  // Asks a participant whether it still has the page.
   void verify(std::uint32_t page, std::uint32_t place);
   // The participant has no copy of the page, and did not promise to have one.
   void not_there(std::uint32_t page, std::uint32_t place);
@@ -81,6 +83,7 @@ class Healer {
   void release_others(std::uint32_t page, std::uint32_t keeper);
   bool start_seeking(std::uint64_t now_us);
   void decide(std::uint32_t page);
+  void only_cached(std::uint32_t page, std::uint32_t place);
   bool look(std::uint64_t now_us);
   Places copiers() const;
   bool is_short(std::uint32_t page) const;
@@ -109,7 +112,7 @@ class Healer {
   std::uint64_t round_ = 0;
   std::uint64_t retry_us_ = UINT64_MAX;  // of lacking_
   Places going_ = 0;                     // as look_ has it
-  Places nobody_for_ = 0;                // keepers to which no daemon can be added now. 0: none
+  std::optional<Places> nobody_for_;     // keepers to which no daemon can be added now
   struct Avoided {
     std::uint64_t until_us = 0;
     bool full = false;

@@ -181,12 +181,12 @@ void HomeDirectory::on(const From& from, const Close&, Outbox& out) {
 SourceRun HomeDirectory::source_of(std::uint32_t page, std::uint32_t reader) {
   SourceRun run{.pages = {.first = page, .count = 1}, .state = PageState::free, .nodes = {}};
   if (pages_[page].state == HomeState::lost) run.state = PageState::lost;
-  if (pages_[page].state != HomeState::held) return run;
+  if (pages_[page].state != HomeState::held && pages_[page].state != HomeState::unkept) return run;
   run.state = PageState::published;
   for (const std::uint32_t place : pages_.sources(page, reader, table_.left()))
     run.nodes.push_back(table_[place].who.node);
   if (run.nodes.empty())
-    healer_.verify(page, reader);  // the only keeper asks for its own page
+    healer_.verify(page, reader);  // the only one that has it asks for its own page
   else
     pages_.come(page, reader);
   return run;
@@ -233,9 +233,10 @@ void HomeDirectory::missing(std::uint32_t page, const Missing& body, const From&
   const std::optional<std::uint32_t> place = table_.place_of(body.source);
   if (!place) return;
   if (place == from.place) healer_.released(page, *place, body.round);
+  // Who is asked about a page that is sought may have answered after this was said.
   if ((pages_[page].keepers & place_bit(*place)) != 0)
     healer_.verify(page, *place);
-  else
+  else if (pages_[page].state != HomeState::seeking)
     healer_.not_there(page, *place);
 }
 

@@ -34,7 +34,7 @@ void HomePages::add_cacher(std::uint32_t page, std::uint32_t place) {
 
 void HomePages::make_cacher(std::uint32_t page, std::uint32_t place) {
   pages_[page].keepers &= ~place_bit(place);
-  pages_[page].cachers |= place_bit(place);
+  add_cacher(page, place);
 }
 
 bool HomePages::remove(std::uint32_t page, std::uint32_t place) {
@@ -43,6 +43,7 @@ bool HomePages::remove(std::uint32_t page, std::uint32_t place) {
   entry.keepers &= ~place_bit(place);
   entry.cachers &= ~place_bit(place);
   leave(entry, place);
+  if (entry.state == HomeState::unkept) return entry.cachers == 0;
   return kept && entry.keepers == 0 && entry.state == HomeState::held;
 }
 

@@ -17,7 +17,8 @@ enum class HomeState : std::uint8_t {
   free,
   held,     // has a keeper
   seeking,  // no keeper is left, and participants are asked to become one
-  lost,     // none could
+  unkept,   // none could; there are cachers, which may drop it at any time
+  lost,     // nobody has it
 };
 
 class HomePages {
@@ -38,8 +39,11 @@ class HomePages {
   bool contains(const Run& run) const noexcept { return run.end() <= pages_.size(); }
 
   void set_free(std::uint32_t page) { pages_[page].state = HomeState::free; }
-  void set_lost(std::uint32_t page) { pages_[page].state = HomeState::lost; }
   void set_seeking(std::uint32_t page) { pages_[page].state = HomeState::seeking; }
+  // Nobody keeps it: unkept or lost.
+  void set_without_keeper(std::uint32_t page) {
+    pages_[page].state = pages_[page].cachers != 0 ? HomeState::unkept : HomeState::lost;
+  }
   void add_keeper(std::uint32_t page, std::uint32_t place);
   void add_cacher(std::uint32_t page, std::uint32_t place);
   void make_cacher(std::uint32_t page, std::uint32_t place);  // of a keeper
@@ -48,7 +52,8 @@ class HomePages {
   bool names(std::uint32_t page, std::uint32_t place) const;
   // No page names it any more.
   void forgotten(std::uint32_t place) { named_at_all_ &= ~place_bit(place); }
-  // The participant has no copy. Returns whether the page has lost its last keeper.
+  // The participant has no copy. Returns whether the page has lost its last keeper, or the last
+  // cacher of a page that nobody keeps.
   bool remove(std::uint32_t page, std::uint32_t place);
   void come(std::uint32_t page, std::uint32_t place);
 

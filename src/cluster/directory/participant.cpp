@@ -121,6 +121,12 @@ void Participant::want(Ticket ticket, Run pages, std::uint64_t deadline_us, Outb
                                              pages.first, region_.name, why))});
     return;
   }
+  // A node that drops what it has cached without a word asks for it again.
+  for (std::uint32_t page = pages.first; page < pages.end() && !config_.keeps_copies; ++page) {
+    if (pages_[page].have != Have::cached) continue;
+    pages_[page].have = Have::none;
+    landed_.erase(page);
+  }
   Wanting want{.ticket = ticket,
                .pages = pages,
                .waits = std::vector<bool>(pages.count, true),
@@ -147,10 +153,11 @@ void Participant::missing(const Runs& pages, NodeId source, Outbox& out) {
   Runs missed = pages;
   if (source == setup_.self) {
     missed.clear();
-    // What is cached has come from another node after the loss.
     for_each_page(pages, [&](std::uint32_t page) {
-      if (page >= pages_.size() || pages_[page].have != Have::kept) return;
+      const Have have = page < pages_.size() ? pages_[page].have : Have::none;
+      if (have != Have::kept && (have != Have::cached || config_.keeps_copies)) return;
       pages_[page].have = Have::none;
+      landed_.erase(page);
       append(missed, page);
     });
   }
@@ -281,11 +288,12 @@ void Participant::on(const Sources& body, Outbox& out) {
 
 void Participant::on(const Keep& body, Outbox& out) {
   if (stage_ == Stage::opening || !contains(body.pages, pages_.size())) return;
-  Runs done, not_done, fetch;
+  Runs done, not_done, cached, fetch;
   for_each_page(body.pages, [&](std::uint32_t page) {
     const Page& entry = pages_[page];
     const bool may = config_.keeps_copies || entry.have == Have::kept;
     const bool refused = body.round < entry.round || (body.round == entry.round && entry.said_no);
+    if (stage_ != Stage::closing && !refused && !may && entry.have == Have::cached) return append(cached, page);
     if (stage_ == Stage::closing || refused || !may) return append(not_done, page);
     if (promise(page, body.round)) return append(done, page);
     const auto fetching = fetching_.find(page);
@@ -296,8 +304,12 @@ void Participant::on(const Keep& body, Outbox& out) {
     append(fetch, page);
   });
   for_each_page(not_done, [&](std::uint32_t page) { refuse_late(page, body.round); });
-  if (!done.empty()) say(Kept{.pages = std::move(done), .round = body.round, .answer = KeepAnswer::yes}, out);
-  if (!not_done.empty()) say(Kept{.pages = std::move(not_done), .round = body.round, .answer = KeepAnswer::no}, out);
+  const auto say_kept = [&](Runs pages, KeepAnswer said) {
+    if (!pages.empty()) say(Kept{.pages = std::move(pages), .round = body.round, .answer = said}, out);
+  };
+  say_kept(std::move(done), KeepAnswer::yes);
+  say_kept(std::move(not_done), KeepAnswer::no);
+  say_kept(std::move(cached), KeepAnswer::cached);
   if (!fetch.empty())
     out.events.emplace_back(KeepWanted{.serial = region_.serial,
                                        .pages = std::move(fetch),

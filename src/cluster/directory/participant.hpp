@@ -42,7 +42,8 @@ class Participant {
   void want(Ticket ticket, Run pages, std::uint64_t deadline_us, Outbox& out);
   // Bytes of a page have come. False: they are not to be used; the page is to be wanted again.
   bool arrived(std::uint32_t page, Fetch fetch);
-  // The source does not have them. This node itself as the source: it has lost pages that it keeps.
+  // The source does not have them. This node itself as the source: it has lost pages that it keeps,
+  // or dropped what it has cached.
   void missing(const Runs& pages, NodeId source, Outbox& out);
   void kept(const KeepWanted& wanted, KeepAnswer answer, Outbox& out);
   // This node drops cached pages. False: some are kept, and nothing is changed.

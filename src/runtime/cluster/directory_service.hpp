@@ -85,7 +85,7 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
 
   void find(const sharing::SharedPage& page, std::uint64_t deadline_us, Found found) override;
   void landed(const sharing::SharedPage& page) override;
-  void lost(const sharing::SharedPage& page) override {
+  void gone(const sharing::SharedPage& page) override {
     inbox_.post([this, page] { missing(page, self_); });
   }
   void missing(const sharing::SharedPage& page, NodeId node) override;

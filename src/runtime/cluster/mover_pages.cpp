@@ -43,7 +43,7 @@ struct MoverPages::Job {
   std::optional<migration::ClosePageRequest> close;
   Next next = Next::refuse;
   bool is_open = false;
-  bool is_lost = false;    // it has no copy of its own here any more
+  bool is_gone = false;    // lost, or not here: it was dropped, or never came
   bool has_room = false;   // of the staging memory; with a copy, the copy's
   gpu::PinnedBuffer copy;  // empty: lent in place
   Answer refusal = Answer::unknown;
@@ -210,8 +210,7 @@ void MoverPages::opened(JobPtr job) noexcept {
   const migration::OpenPageRequest& page = *job->open;
   job->is_open = page.result() && !page.absent;
   job->refusal = page.result() ? Answer::unknown : answer_of(page.result().error());
-  const bool own = !job->region->shared.region->read_only;
-  job->is_lost = job->refusal == Answer::damaged || (own && page.absent);
+  job->is_gone = job->refusal == Answer::damaged || page.absent;
   if (!job->is_open) {
     job->next = Next::refuse;
     leave_region(*job);
@@ -414,7 +413,7 @@ void MoverPages::prove(JobPtr job) {
 }
 
 void MoverPages::refuse(JobPtr job) {
-  if (job->is_lost && config_.lost) (void)ran_within_memory([&] { config_.lost(job->page); });
+  if (job->is_gone && config_.gone) (void)ran_within_memory([&] { config_.gone(job->page); });
   job->lent(std::unexpected(job->refusal));
   end(std::move(job));
 }

@@ -45,8 +45,8 @@ class MoverPages final : public sharing::PageHolder {
     std::size_t most_waiting = 1000;                        // pages, for room for a copy
     // Then who asked is to ask again: within the time that it waits for an answer.
     std::uint64_t most_wait_us = 1'000'000;
-    // Told of pages that were to be lent, and that this node has lost. A worker's thread.
-    std::function<void(const sharing::SharedPage&)> lost = {};
+    // Told of pages that were to be lent, and are lost or not here. A worker's thread.
+    std::function<void(const sharing::SharedPage&)> gone = {};
   };
   // A region that nobody writes to any more: its own frozen, or another node's opened here.
   struct Shared {

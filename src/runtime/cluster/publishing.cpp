@@ -69,7 +69,7 @@ Result<std::shared_ptr<const sharing::RegionKey>> key_of(const RegionRecord& rec
 Publishing::Publishing(const Parts& parts)
     : parts_(parts),
       pages_({.devices = parts.devices, .mover = parts.mover},
-             {.lost = [this](const sharing::SharedPage& page) { directory().lost(page); }}) {
+             {.gone = [this](const sharing::SharedPage& page) { directory().gone(page); }}) {
   parts_.remote.joint()->serve(pages_);
   parts_.remote.tell(this);
 }

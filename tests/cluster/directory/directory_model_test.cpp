@@ -69,10 +69,13 @@ class Chaos {
     if (open.empty()) return;
     const directory::Serial serial = open[random_() % open.size()];
     if (kind == 24 || kind == 25) return world.close(host, serial, wait_us());
-    if (kind < 36)
+    if (kind == 26) {
+      for (int i = 0; i < 4; ++i) at.lose(serial, std::uint32_t(random_() % 16));
+    } else if (kind < 36) {
       for (int i = 0; i < 4; ++i) at.evict(serial, std::uint32_t(random_() % 16));
-    else
+    } else {
       for (int i = 0; i < 6; ++i) at.read(serial, std::uint32_t(random_() % 16), wait_us());
+    }
   }
 
   void publish(std::uint32_t host) {

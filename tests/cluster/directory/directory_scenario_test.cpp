@@ -14,9 +14,9 @@ constexpr std::uint32_t kPublisher = 5, kReader = 6;  // programs
 
 class DirectoryScenario : public ::testing::Test {
  protected:
-  void begin(std::uint64_t seed) {
+  void begin(std::uint64_t seed, const DirectoryShape& shape = {}) {
     log::set_level(log::Level::error);  // what is lost here is lost on purpose
-    world_ = std::make_unique<DirectoryWorld>(seed, DirectoryShape{});
+    world_ = std::make_unique<DirectoryWorld>(seed, shape);
     for (const auto& host : world().hosts()) host->start();
     world().run_for(4'000'000);
   }
@@ -214,6 +214,63 @@ TEST_F(DirectoryScenario, ALostRegionIsStillResolvedAndAnsweredAsLost) {
   expect_right();
 }
 
+constexpr DirectoryShape kProgramsOnly{.daemons = 0, .programs = 8};
+
+// A program promises to keep nothing, and has what it has.
+TEST_F(DirectoryScenario, WhatItsPublisherLosesIsReadFromAProgramThatHasIt) {
+  begin(15, kProgramsOnly);
+  const Serial serial = publish(0);
+  open(kReader);
+  open(4);
+  for (std::uint32_t page = 0; page < kPages; ++page) host(kReader).read(serial, page, 5'000'000);
+  world().run_for(2'000'000);
+  ASSERT_EQ(at(kReader, serial), written(serial));
+  for (std::uint32_t page = 0; page < kPages; ++page) host(kPublisher).lose(serial, page);
+  EXPECT_EQ(at(kPublisher, serial), 0u);
+  world().read_all();
+  EXPECT_EQ(at(4, serial), written(serial));
+  EXPECT_EQ(at(kPublisher, serial), written(serial)) << "it rescues its own pages";
+  EXPECT_EQ(world().counts().lost, 0u);
+  expect_right();
+}
+
+TEST_F(DirectoryScenario, WhatAllProgramsHaveDroppedIsLost) {
+  begin(16, kProgramsOnly);
+  const Serial serial = publish(0);
+  open(kReader);
+  open(4);
+  for (std::uint32_t page = 0; page < kPages; ++page) host(kReader).read(serial, page, 5'000'000);
+  world().run_for(2'000'000);
+  for (std::uint32_t page = 0; page < kPages; ++page) host(kPublisher).lose(serial, page);
+  for (std::uint32_t page = 0; page < kPages; ++page) host(kReader).evict(serial, page);
+  for (std::uint32_t page = 0; page < kPages; ++page) host(4).read(serial, page, 5'000'000);
+  world().run_for(6'000'000);
+  EXPECT_EQ(world().counts().lost, written(serial));
+  EXPECT_EQ(host(4).counts.lost, written(serial));
+  world().read_all();
+  EXPECT_EQ(host(kReader).counts.lost, written(serial)) << "which was the last one that had them";
+  EXPECT_EQ(host(kPublisher).counts.lost, written(serial));
+  EXPECT_EQ(host(4).counts.late, 0u);
+  expect_right();
+}
+
+// Programs may drop them at any time.
+TEST_F(DirectoryScenario, WhatOnlyProgramsHaveIsCopiedToADaemon) {
+  begin(17);
+  const Serial serial = publish(0);
+  open(kReader);
+  for (std::uint32_t page = 0; page < kPages; ++page) host(kReader).read(serial, page, 5'000'000);
+  world().run_for(2'000'000);
+  for (std::uint32_t page = 0; page < kPages; ++page) host(kPublisher).lose(serial, page);
+  world().run_for(6'000'000);
+  for (std::uint32_t page = 0; page < kPages; ++page) host(kReader).evict(serial, page);
+  EXPECT_EQ(at(kReader, serial), 0u);
+  world().read_all();
+  EXPECT_EQ(at(kReader, serial), written(serial));
+  EXPECT_EQ(world().counts().lost, 0u);
+  expect_right();
+}
+
 // A closed part has to be over before the region can be opened again. It is over after a reading of
 // the record, which does not wait for the period of the poll.
 TEST_F(DirectoryScenario, ARegionThatWasClosedIsOpenAgainAtOnce) {
@@ -227,6 +284,24 @@ TEST_F(DirectoryScenario, ARegionThatWasClosedIsOpenAgainAtOnce) {
     EXPECT_TRUE(world().is_open_at(kReader, serial)) << turn;
     world().run_for(world().random()() % 1'000'000);
   }
+  expect_right();
+}
+
+// The home has admitted the node, and its answers do not come.
+TEST_F(DirectoryScenario, AnOpenThatEndsByTimeoutLeavesNoTrace) {
+  begin(18);
+  const Serial serial = publish(0);
+  world().network().link(kPublisher, kReader).cut = true;
+  world().open(kReader, "table", 2'000'000);
+  world().run_for(1'500'000);
+  ASSERT_TRUE(record()->place_of(host(kReader).id())) << "or this shows nothing";
+  world().run_for(2'000'000);
+  EXPECT_EQ(world().counts().opened, 0u);
+  world().network().link(kPublisher, kReader).cut = false;
+  world().run_for(4'000'000);
+  EXPECT_FALSE(record()->place_of(host(kReader).id()));
+  EXPECT_EQ(host(kReader).directory().participant(serial), nullptr);
+  open(kReader);
   expect_right();
 }
 

@@ -129,6 +129,60 @@ TEST_F(HomeHealingTest, AKeeperThatHasNoCopyIsReplaced) {
   EXPECT_FALSE(said<Keep>()->sources.empty());
 }
 
+// Programs promise nothing. Who asks for such a page is sent to them; who is found without it is
+// forgotten, and after the last one all are asked again.
+TEST_F(HomeHealingTest, APageThatNobodyKeepsIsReadWhereItIsCachedUntilNobodyHasIt) {
+  take_over(3, 1, Have::none);
+  const auto all_say = [&](NodeId has) {
+    settle();
+    for (const NodeId node : {kOne, kTwo, kThree}) {
+      const std::optional<Keep> asked = said_to<Keep>(node);
+      ASSERT_TRUE(asked);
+    }
+    const Outbox sent = std::exchange(out, {});
+    for (const Outgoing& each : sent.messages)
+      if (const auto* asked = std::get_if<Keep>(&each.message.body))
+        tell(each.to, Kept{.pages = asked->pages,
+                           .round = asked->round,
+                           .answer = each.to == has ? KeepAnswer::cached : KeepAnswer::no});
+  };
+  all_say(kTwo);
+  settle();
+  EXPECT_EQ(home->pages()[0].state, HomeState::unkept);
+  tell(kTwo, Want{{.first = 0, .count = 1}});
+  EXPECT_FALSE(said<Sources>()) << "it is asked first whether it has it";
+  settle();
+  ASSERT_TRUE(said_to<Keep>(kTwo));
+  tell(kTwo, Kept{.pages = runs(0, 1), .round = said_to<Keep>(kTwo)->round, .answer = KeepAnswer::cached});
+  EXPECT_EQ(home->pages()[0].state, HomeState::unkept) << "it had asked before the page came";
+  tell(kThree, Want{{.first = 0, .count = 1}});
+  ASSERT_TRUE(said<Sources>());
+  EXPECT_THAT(said<Sources>()->runs.front().nodes, ElementsAre(kTwo));
+  tell(kThree, Missing{.pages = runs(0, 1), .source = kTwo});
+  EXPECT_EQ(home->pages()[0].state, HomeState::seeking) << "node 3 may have it by now";
+  all_say(kThree);
+  EXPECT_EQ(home->pages()[0].state, HomeState::unkept);
+  tell(kTwo, Missing{.pages = runs(0, 1), .source = kThree});
+  all_say(NodeId{});
+  EXPECT_EQ(home->pages()[0].state, HomeState::lost);
+}
+
+TEST_F(HomeHealingTest, ALateYesForAPageThatNobodyKeepsIsNotReleased) {
+  take_over(2, 1, Have::none);
+  settle();
+  const Outbox sent = std::exchange(out, {});
+  for (const Outgoing& each : sent.messages)
+    if (const auto* asked = std::get_if<Keep>(&each.message.body))
+      tell(each.to, Kept{.pages = asked->pages,
+                         .round = asked->round,
+                         .answer = each.to == kOne ? KeepAnswer::cached : KeepAnswer::no});
+  ASSERT_EQ(home->pages()[0].state, HomeState::unkept);
+  tell(kTwo, Kept{.pages = runs(0, 1), .round = 0, .answer = KeepAnswer::yes});
+  settle();
+  EXPECT_FALSE(said<Release>());
+  EXPECT_TRUE(said_to<Keep>(kTwo));
+}
+
 // Or else sources that are still on their way could be used after the answer that nothing is here.
 TEST_F(HomeHealingTest, ASeekVoidsTheSourcesThatWereNamedBefore) {
   RegionRecord record = region_of(3);

@@ -253,6 +253,32 @@ TEST_F(ParticipantTest, WhatANodeHasLostItDoesNotPromiseToKeep) {
   EXPECT_EQ(said<Kept>()->answer, KeepAnswer::no);
 }
 
+// It promises nothing, and may have dropped the page since.
+TEST_F(ParticipantTest, AProgramSaysWhatItHasCachedAndForgetsItWhenItAsksAgain) {
+  DirectoryConfig programs;
+  programs.keeps_copies = false;
+  Participant program(
+      programs,
+      {.region = region(), .self = NodeId{2}, .session = Session{5}, .ticket = Ticket{1}, .deadline_us = 9'000'000});
+  const auto hear = [&](Body body) {
+    out = {};
+    program.handle({.serial = Serial{7}, .term = Term{2}, .session = Session{5}, .body = std::move(body)}, now_us, out);
+  };
+  hear(Opened{.place = 1, .from = 0, .to = 8, .free = {}});
+  program.want(Ticket{9}, kPage, now_us + 1'000'000, out);
+  hear(Sources{.round = 1, .runs = {{.pages = kPage, .state = PageState::published, .nodes = {NodeId{1}}}}});
+  ASSERT_TRUE(event<Answered>());
+  ASSERT_TRUE(program.arrived(kPage.first, event<Answered>()->fetch));
+  hear(Keep{.pages = kPages, .round = 2, .sources = {}});
+  ASSERT_TRUE(said<Kept>());
+  EXPECT_EQ(said<Kept>()->answer, KeepAnswer::cached);
+  EXPECT_EQ(program.have(kPage.first), Have::cached);
+  program.want(Ticket{10}, kPage, now_us + 1'000'000, out);
+  EXPECT_EQ(program.have(kPage.first), Have::none);
+  hear(Keep{.pages = kPages, .round = 3, .sources = {}});
+  EXPECT_EQ(said<Kept>()->answer, KeepAnswer::no);
+}
+
 TEST_F(ParticipantTest, AWantEndsInLostWhenItsRegionIsClosedOrErased) {
   const auto ends_lost = [&] {
     const std::optional<WantEnded> ended = event<WantEnded>();

@@ -196,6 +196,7 @@ void DirectoryHost::ended(Ticket ticket) {
 void DirectoryHost::forget(Serial serial) {
   Process& process = *process_;
   std::erase_if(process.data, [&](const auto& each) { return each.first.first == serial; });
+  std::erase_if(process.lost, [&](const auto& each) { return each.first == serial; });
   std::erase_if(process.jobs, [&](const auto& each) { return each.second.serial == serial; });
   std::erase_if(process.keeping, [&](const auto& each) { return each.second.wanted.serial == serial; });
   std::erase_if(process.asked, [&](const auto& each) { return each.first.first == serial; });
@@ -214,7 +215,23 @@ bool DirectoryHost::has(Serial serial, std::uint32_t page) const {
 }
 
 void DirectoryHost::evict(Serial serial, std::uint32_t page) {
-  if (process_->directory.drop(serial, {.first = page, .count = 1})) process_->data.erase({serial, page});
+  const Participant* const part = process_->directory.participant(serial);
+  if (part == nullptr) return;
+  const bool dropped = setup_.config.keeps_copies ? process_->directory.drop(serial, {.first = page, .count = 1})
+                                                  : part->have(page) != Have::kept;
+  if (dropped) process_->data.erase({serial, page});
+}
+
+void DirectoryHost::lose(Serial serial, std::uint32_t page) {
+  const Participant* const part = process_->directory.participant(serial);
+  if (part == nullptr || part->have(page) != Have::kept || process_->data.erase({serial, page}) == 0) return;
+  process_->lost.insert({serial, page});
+  process_->directory.missing(serial, {{.first = page, .count = 1}}, process_->self);
+  wake();
+}
+
+bool DirectoryHost::has_lost(Serial serial, std::uint32_t page) const {
+  return process_ != nullptr && process_->lost.contains({serial, page});
 }
 
 void DirectoryHost::read(Serial serial, std::uint32_t page, std::uint64_t wait_us) {
@@ -340,6 +357,9 @@ void DirectoryHost::serve(NodeId from, Serial serial, std::uint32_t page, std::u
         return;
       }
   }
+  // A program finds out what it has dropped when it is asked for it.
+  if (!here && !setup_.config.keeps_copies)
+    process_->directory.missing(serial, {{.first = page, .count = 1}}, process_->self);
   std::string rest;
   put_number(rest, job);
   put_number(rest, here ? 1 : 0);

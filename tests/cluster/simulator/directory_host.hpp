@@ -66,7 +66,11 @@ class DirectoryHost {
   // Reads a page, from here or from wherever the directory says.
   void read(directory::Serial serial, std::uint32_t page, std::uint64_t wait_us);
   void put(directory::Serial serial, std::uint32_t page);  // before it is published
+  // A program drops what it has cached without a word.
   void evict(directory::Serial serial, std::uint32_t page);
+  // A disk or a lender of this node has lost a page that it keeps, and the node finds it out.
+  void lose(directory::Serial serial, std::uint32_t page);
+  bool has_lost(directory::Serial serial, std::uint32_t page) const;
   bool has(directory::Serial serial, std::uint32_t page) const;
 
   struct Counts {
@@ -109,6 +113,7 @@ class DirectoryHost {
     bool woken = false;
     std::map<Ticket, Wait> waits;
     std::map<Page, std::uint64_t> data;
+    std::set<Page> lost;
     std::map<Ticket, Reading> readings;
     std::map<std::uint64_t, Job> jobs;
     std::map<std::uint64_t, Keeping> keeping;

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <future>
 #include <set>
@@ -20,6 +19,7 @@
 #include "runtime/cluster/mover_pages.hpp"
 #include "runtime/emulated_gpu.hpp"
 #include "runtime/runtime.hpp"
+#include "runtime/spoiled_disk.hpp"
 #include "sharing/sharing_fixture.hpp"
 
 namespace vmem::test {
@@ -123,23 +123,7 @@ struct LentPages : ::testing::Test {
     ASSERT_TRUE(runtime->requests().quiesce());
   }
   // Overwrites all that is on the disk. Its files have no name.
-  void spoil_disk() const {
-    const std::vector<char> zeros(kPage);
-    std::size_t files = 0;
-    for (const auto& open : std::filesystem::directory_iterator("/proc/self/fd")) {
-      std::error_code error;
-      const std::string target = std::filesystem::read_symlink(open.path(), error).string();
-      if (!target.starts_with(folder)) continue;
-      std::fstream file(open.path(), std::ios::in | std::ios::out | std::ios::binary);
-      file.seekg(0, std::ios::end);
-      const auto bytes = file.tellg();
-      file.seekp(0);
-      for (std::streamoff at = 0; at < bytes; at += kPage) file.write(zeros.data(), kPage);
-      ASSERT_TRUE(file.flush());
-      ++files;
-    }
-    ASSERT_NE(files, 0u);
-  }
+  void spoil_disk() const { vmem::spoil_disk(folder); }
   vmem_pointer_info places() {
     vmem_pointer_info info{};
     EXPECT_TRUE(runtime->requests().query(memory, info));

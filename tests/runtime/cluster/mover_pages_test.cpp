@@ -108,7 +108,7 @@ TEST_F(LentPages, APageOnADiskIsLoadedForOthers) {
 TEST_F(LentPages, APageThatIsLostIsSaidToBe) {
   std::mutex mutex;
   std::set<std::uint32_t> lost;
-  start({.lost =
+  start({.gone =
              [&](const sharing::SharedPage& page) {
                const std::lock_guard lock(mutex);
                lost.insert(page.page);
