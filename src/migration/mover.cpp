@@ -315,7 +315,7 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
 // next eviction stores them again.
 void Mover::store_failed(PageRef ref, const Error& error) {
   Page& page = ref.page();
-  if (!page.has_frame()) return parts_.losses.lose(ref, error);
+  if (!page.has_frame()) return parts_.unread.lose(ref, error);
   VMEM_LOG_WARN("the copy of the page at {:#x} failed, it stays in HBM: {}", parts_.core.address_of(ref),
                 error.message);
   page.slot_version = 0;

@@ -58,7 +58,7 @@ struct MoverParts {
   HbmFrames frames{core, transfers, devices, near, uses};
   Fingerprints fingerprints{core, transfers, devices, near, frames};
   Loader loader{{core, transfers, residency, pending, mapper, devices, near, uses, fingerprints, in_place}};
-  UnreadPages unread{{core, transfers, residency, mapper, losses, devices, near, contents, gate}};
+  UnreadPages unread{{core, transfers, residency, mapper, losses, devices, near, below, contents, gate}};
   Spill spill{{core, transfers, devices, near, below, contents, losses, gate}};
   HostRoom host{{core, transfers, devices, near, below, gate, spill}};
   Evictor evictor{{core, transfers, residency, mapper, losses, near, contents, uses, gate, frames, fingerprints, loader,

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <list>
 
 #include "migration/mover_published.hpp"
 
@@ -323,6 +324,47 @@ TEST_F(Freeze, ALoadForAnotherNodeEndsAfterASecond) {
   spill->let_go();
   settle();
   EXPECT_TRUE(opens_here(region, below));
+}
+
+// Or else the pages of a silent lender would take all places that a reader has here.
+TEST_F(Freeze, FewLoadsForOtherNodesWaitForOneLender) {
+  constexpr std::uint32_t kPages = 40, kMost = 16;
+  start({.hbm_pages = 2, .host_pages = 4, .spill_pages = 64});
+  Region& region = allocate(kPages);
+  for (std::uint32_t i = 0; i < kPages; ++i)
+    write_to_the_end(actor(), writing(region, i), static_cast<unsigned char>(i + 1));
+  settle();
+  ASSERT_TRUE(freeze(region));
+  spill->hold_back(tiers::Direction::load);
+  std::list<OpenPageRequest> opens;
+  std::uint32_t here = 0;
+  for (std::uint32_t i = 0; i < kPages; ++i) {
+    const Page& each = page(region, i);
+    if (each.has_frame() || each.slot_current()) here = i;
+    if (each.has_frame() || each.slot_current()) continue;
+    OpenPageRequest& open = opens.emplace_back();
+    open.run = {&region, i, 1};
+    open.for_other_node = true;
+    mover->post(open);
+  }
+  ASSERT_GT(opens.size(), kMost);
+  steps();
+  std::uint32_t refused = 0;
+  for (OpenPageRequest& open : opens) {
+    if (!open.done()) continue;
+    ASSERT_FALSE(open.result());
+    EXPECT_EQ(open.result().error().status, VMEM_ERROR_TIMEOUT);
+    ++refused;
+  }
+  EXPECT_EQ(refused, opens.size() - kMost) << "at once";
+  EXPECT_TRUE(opens_here(region, here));
+  spill->let_go();
+  for (OpenPageRequest& open : opens) {
+    ASSERT_TRUE(step_until([&] { return open.done(); }));
+    if (open.result()) close_page(region, open.run.first);
+  }
+  settle();
+  EXPECT_TRUE(opens_here(region, opens.back().run.first)) << "which was refused before";
 }
 
 TEST_F(Freeze, APageWhoseCopyBelowIsLostComesFromOtherNodes) {

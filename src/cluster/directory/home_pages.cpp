@@ -16,6 +16,11 @@ bool HomePages::names(std::uint32_t page, std::uint32_t place) const {
          std::ranges::find(entry.coming, std::uint8_t(place)) != entry.coming.end();
 }
 
+std::optional<std::uint32_t> HomePages::first_lost() const {
+  const auto found = std::ranges::find(pages_, HomeState::lost, &Page::state);
+  return found == pages_.end() ? std::nullopt : std::optional(std::uint32_t(found - pages_.begin()));
+}
+
 void HomePages::add_keeper(std::uint32_t page, std::uint32_t place) {
   named_at_all_ |= place_bit(place);
   Page& entry = pages_[page];

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "cluster/directory/directory_message.hpp"
@@ -38,6 +39,7 @@ class HomePages {
   const Page& operator[](std::uint32_t page) const { return pages_[page]; }
   bool contains(const Run& run) const noexcept { return run.end() <= pages_.size(); }
 
+  std::optional<std::uint32_t> first_lost() const;
   void set_free(std::uint32_t page) { pages_[page].state = HomeState::free; }
   void set_seeking(std::uint32_t page) { pages_[page].state = HomeState::seeking; }
   // Nobody keeps it: unkept or lost.

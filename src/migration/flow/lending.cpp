@@ -163,7 +163,7 @@ void Lending::finish(PageRef ref, std::uint64_t id, const InFlight& transfer, co
     if (completion.outcome == tiers::Outcome::failed && !parts_.unread.writes_unsaid(*ref.region))
       return parts_.unread.keep(ref, completion.error, transfer.from);
     parts_.near[transfer.from.near].tier->release(transfer.from.slot);
-    return parts_.losses.lose(ref, completion.error);
+    return parts_.unread.lose(ref, completion.error);
   }
   parts_.near.drop(ref);
   parts_.near.assign(ref, transfer.from);

@@ -18,7 +18,7 @@ void UnreadPages::load_failed(PageRef ref, const tiers::Completion& completion) 
   if (page.mapped != Mapped::frame) return;
   const bool below = page.spilled_current() && page.spilled->verified();
   const bool kept = completion.outcome == tiers::Outcome::failed && (page.slot_current() || below);
-  if (!kept || writes_unsaid(*ref.region)) return parts_.losses.lose(ref, completion.error);
+  if (!kept || writes_unsaid(*ref.region)) return lose(ref, completion.error);
   keep(ref, completion.error, std::nullopt);
 }
 
@@ -26,6 +26,15 @@ void UnreadPages::keep(PageRef ref, const Error& error, std::optional<NearSlot> 
   VMEM_LOG_WARN("the page at {:#x} could not be fetched, and is kept where it was: {}", parts_.core.address_of(ref),
                 error.message);
   parts_.losses.add_unread(ref, {.why = error.message, .good = good});
+}
+
+void UnreadPages::lose(PageRef ref, const Error& error) {
+  Page& page = ref.page();
+  const bool busy = page.cpu_users != 0 || parts_.transfers.running(page.wait) || parts_.transfers.running(page.store);
+  if (busy || !parts_.below.rescue(ref, error)) return parts_.losses.lose(ref, error);
+  page.slot_version = 0;
+  if (page.mapped != Mapped::nothing || page.has_frame()) return keep(ref, error, std::nullopt);
+  if (page.slot != kNoFrame) parts_.near.drop(ref);
 }
 
 Result<bool> UnreadPages::take_back(PageRef ref, std::uint32_t own_holds) {
@@ -45,6 +54,7 @@ Result<bool> UnreadPages::take_back(PageRef ref, std::uint32_t own_holds) {
     parts_.near.assign(ref, *unread->good);
     page.slot_version = page.version;
   }
+  if (page.slot != kNoFrame && !page.slot_current()) parts_.near.drop(ref);
   if (page.slot != kNoFrame) parts_.near.came_to_host_memory(ref);
   parts_.residency.publish(ref, PageState(0));
   return true;

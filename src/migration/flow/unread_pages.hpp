@@ -10,6 +10,7 @@
 #include "migration/page/losses.hpp"
 #include "migration/page/mapper.hpp"
 #include "migration/page/transfers.hpp"
+#include "migration/place/below.hpp"
 #include "migration/place/contents.hpp"
 #include "migration/place/devices.hpp"
 #include "migration/place/near_slots.hpp"
@@ -27,6 +28,7 @@ class UnreadPages {
     Losses& losses;
     Devices& devices;
     NearSlots& near;
+    Below& below;
     Contents& contents;
     AccessGate& gate;
   };
@@ -35,6 +37,9 @@ class UnreadPages {
   void load_failed(PageRef ref, const tiers::Completion& completion);
   // `good`: the bytes' place, if neither the page's slot nor below.
   void keep(PageRef ref, const Error& error, std::optional<NearSlot> good);
+  // The page's bytes are lost here: what its frame and slot have is wrong. It is LOST, unless its
+  // region has another source (Below::rescue).
+  void lose(PageRef ref, const Error& error);
   // Unmaps the page, if it is one of these. False: it is still in use.
   Result<bool> take_back(PageRef ref, std::uint32_t own_holds);
   // The error of a call on a page that is lost or could not be fetched.

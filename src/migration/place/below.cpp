@@ -18,6 +18,7 @@ using tiers::Direction;
 namespace {
 
 constexpr std::uint32_t kLoadTries = 4;        // of a page, before a call fails
+constexpr std::ptrdiff_t kMostForOthers = 16;  // loads of a queue
 constexpr std::uint64_t kLoadPauseUs = 1'000;  // before the second try; then quadruples
 
 }  // namespace
@@ -58,12 +59,14 @@ std::uint64_t Below::largest_file_page() const {
 
 bool Below::rescue(PageRef ref, const Error& why) {
   const auto found = rescues_.find(ref.region);
-  pagetable::SpilledCopy& copy = *ref.page().spilled;
-  if (found == rescues_.end() || !ref.region->frozen() || copy.from_source) return false;
+  Page& page = ref.page();
+  if (found == rescues_.end() || !ref.region->frozen() || transfers_.busy_below(page)) return false;
+  if (page.spilled == nullptr) page.spilled = std::make_unique<pagetable::SpilledCopy>();
+  pagetable::SpilledCopy& copy = *page.spilled;
+  if (copy.from_source) return false;
   if (std::has_single_bit(++rescued_))
-    VMEM_LOG_WARN("the page at {:#x} is lost in {}, and asked for from other nodes that have {}: {} ({} such pages)",
-                  core_.address_of(ref), core_.config.spill->info().name, found->second.source->name(), why.message,
-                  rescued_);
+    VMEM_LOG_WARN("the page at {:#x} is lost here, and asked for from other nodes that have {}: {} ({} such pages)",
+                  core_.address_of(ref), found->second.source->name(), why.message, rescued_);
   drop(ref);
   copy.slot = found->second.first + ref.index;
   copy.version = ref.page().version;
@@ -190,6 +193,17 @@ Status Below::submit(PageRef ref, Direction direction, Wanted wanted) {
   if (store) page.spilled->trust = pagetable::SpilledCopy::Trust::verified;
   core_.note(ref, store ? Happened::spilled : Happened::recalled);
   core_.worked = true;
+  return {};
+}
+
+Status Below::wait_for_others(const Request* request, PageRef ref) {
+  const std::uint32_t queue = queue_of(ref);
+  const auto there = std::ranges::count(waiting_for_others_, queue, [](const auto& each) { return each.second; });
+  if (there >= kMostForOthers)
+    return fail(VMEM_ERROR_TIMEOUT, fmt::format("{} pages are being loaded for other nodes from where the page at "
+                                                "{:#x} lies, as many as may wait there; ask again",
+                                                there, core_.address_of(ref)));
+  waiting_for_others_.insert_or_assign(request, queue);
   return {};
 }
 

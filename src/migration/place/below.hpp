@@ -17,6 +17,8 @@
 
 namespace vmem::migration {
 
+class Request;
+
 // Whether somebody waits for a page that is loaded.
 enum class Wanted : std::uint8_t { now, later };
 
@@ -50,7 +52,7 @@ class Below {
 
   Below(Core& core, Transfers& transfers) : core_(core), transfers_(transfers) {}
 
-  bool any() const { return core_.config.spill != nullptr || has_sources(); }
+  bool any() const { return core_.config.spill != nullptr || has_sources() || has_rescues(); }
   // The tier of a page below, and what it can do.
   tiers::Tier& of(PageRef ref) const { return from_source(ref) ? *core_.config.files : *core_.config.spill; }
   const tiers::Abilities& abilities_of(PageRef ref) const {
@@ -64,13 +66,13 @@ class Below {
   void add_source(Region& region, std::shared_ptr<tiers::PageSource> source, tiers::SlotId first);
   void remove_source(const Region& region) { sources_.erase(&region); }
   bool has_sources() const { return !sources_.empty(); }
-  // A frozen region's pages that the spill tier has lost are loaded from this source, page 0 from
-  // slot `first`. Until the region ends.
+  // A frozen region's pages whose bytes are lost here are loaded from this source, page 0 from slot
+  // `first`. Until the region ends.
   void add_rescue(const Region& region, std::shared_ptr<tiers::PageSource> source, tiers::SlotId first) {
     rescues_.insert_or_assign(&region, Rescue{std::move(source), first});
   }
   bool has_rescues() const { return !rescues_.empty(); }
-  // The spill tier has lost the page. True: the next load takes it from the region's rescue source.
+  // No copy of the page is left here. True: the next load takes it from the region's rescue source.
   bool rescue(PageRef ref, const Error& why);
   // Errors: INVALID_VALUE, of a call that would write to a region that can only be read.
   Status check_writable(const Region& region) const;
@@ -100,6 +102,11 @@ class Below {
   std::uint32_t queue_of(PageRef ref) const;
   // Somebody waits for the page, whose load is in flight.
   void hurry(PageRef ref);
+  // A page's load for another node waits until waits_no_more(). Error: TIMEOUT, at once, if as many
+  // wait in its queue: a lender that is silent, or slow, delays few of the pages that others ask
+  // for. REQUIRES: a slot below.
+  Status wait_for_others(const Request* request, PageRef ref);
+  void waits_no_more(const Request* request) { waiting_for_others_.erase(request); }
   // True if a read into a host slot is in flight: that slot can be released when it ends.
   bool loading_to_host() const;
 
@@ -144,6 +151,7 @@ class Below {
   std::deque<PageRef> copies_;
   std::map<PageId, LoadFailure> load_failures_;  // of live regions
   InFlightBytes storing_, loading_;
+  std::map<const Request*, std::uint32_t> waiting_for_others_;  // their queues
 };
 
 }  // namespace vmem::migration

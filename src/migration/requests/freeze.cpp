@@ -79,6 +79,11 @@ Status FreezeRequest::check(const MoverParts& parts) const {
     if (region->pages[i].kept)
       return refuse(VMEM_ERROR_IN_USE,
                     "some of it has to stay mapped for a use that vmem cannot track, such as a graph or a library");
+    const PageRef ref{region, i};
+    if (ref.state().has(PageState::kLost) && !parts.losses.is_unread(ref))
+      return refuse(VMEM_ERROR_INVALID_VALUE,
+                    fmt::format("the page at {:#x} has no valid copy left; free it, and make it anew",
+                                parts.core.address_of(ref)));
   }
   return {};
 }

@@ -249,6 +249,35 @@ TEST_F(HomeHealingTest, WithoutAFreePlaceCopiesGoToParticipants) {
   EXPECT_TRUE(said<Keep>());
 }
 
+// A page that is lost needs no copies; its publisher has to hear of it.
+TEST_F(HomeHealingTest, APublicationOfWhichAPageWasLostMeanwhileSaysSo) {
+  publish(2, 1, 2);
+  home->await_copies(Ticket{5}, 60'000'000);
+  tell(kOne, Missing{.pages = runs(1, 1), .source = kOne});
+  for (int turn = 0; turn < 4; ++turn) {
+    settle();
+    const Outbox sent = std::exchange(out, {});
+    for (const Outgoing& each : sent.messages)
+      if (const auto* asked = std::get_if<Keep>(&each.message.body))
+        for (const auto& run : asked->pages)
+          for (std::uint32_t page = run.first; page < run.end(); ++page)
+            tell(each.to, Kept{.pages = runs(page, 1),
+                               .round = asked->round,
+                               .answer = page == 0 ? KeepAnswer::yes : KeepAnswer::no});
+    for (const DirectoryEvent& event : sent.events) {
+      const auto* const ended = std::get_if<PublishEnded>(&event);
+      if (ended == nullptr) continue;
+      ASSERT_FALSE(ended->serial);
+      EXPECT_EQ(ended->serial.error().status, VMEM_ERROR_LOST);
+      EXPECT_THAT(ended->serial.error().message, ::testing::HasSubstr("page 1"));
+      EXPECT_TRUE(ended->published);
+      return;
+    }
+    clock.advance(config.resend_us);
+  }
+  ADD_FAILURE() << "it did not end";
+}
+
 TEST_F(HomeHealingTest, APublicationEndsWhenItsRegionIsRemoved) {
   RegionRecord removed = region_of(1);
   removed.removed = true;
