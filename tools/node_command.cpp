@@ -11,10 +11,12 @@
 #include <optional>
 #include <thread>
 
+#include "base/clock.hpp"
 #include "base/counted.hpp"
 #include "base/printable.hpp"
 #include "base/sizes.hpp"
 #include "bench/exit_code.hpp"
+#include "runtime/cluster/drain_watch.hpp"
 #include "runtime/cluster/node_drain.hpp"
 #include "runtime/cluster/node_list.hpp"
 #include "tools/commands.hpp"
@@ -141,16 +143,24 @@ Progress progress_of(const std::optional<ClusterNode>& node, const cluster::Drai
 // Says what each look has found, until there is nothing to wait for.
 template <class Look>
 int wait_for(const char* command, const runtime::RegistryAccess& access, const Arguments& arguments, const Look& look) {
-  std::string said;
+  runtime::DrainWatch watch;
+  const auto say = [&](const std::vector<std::string>& lines) {
+    for (const std::string& line : lines) fmt::print("node {} {}\n", arguments.node, line);
+    std::fflush(stdout);
+  };
+  const SteadyClock clock;
   while (true) {
     const auto nodes = runtime::list_nodes(access, kMostUs);
-    if (!nodes) return refuse(command, nodes.error());
-    const auto found = std::ranges::find(*nodes, NodeId{arguments.node}, &ClusterNode::id);
-    const Progress progress = look(found == nodes->end() ? std::nullopt : std::optional(*found));
-    if (progress.words != said) fmt::print("node {} {}\n", arguments.node, progress.words);
-    std::fflush(stdout);
-    if (progress.code) return *progress.code;
-    said = progress.words;
+    if (!nodes && nodes.error().status != VMEM_ERROR_TIMEOUT) return refuse(command, nodes.error());
+    if (nodes) {
+      const auto found = std::ranges::find(*nodes, NodeId{arguments.node}, &ClusterNode::id);
+      const auto node = found == nodes->end() ? std::nullopt : std::optional(*found);
+      const Progress progress = look(node);
+      say(watch.saw(*nodes, node, progress.words, clock.now_us()));
+      if (progress.code) return *progress.code;
+    } else {
+      say(watch.saw(nodes.error()));
+    }
     std::this_thread::sleep_for(kPeriod);
   }
 }

@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/cluster/drain_watch.hpp"
+
 namespace vmem::runtime {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -58,6 +61,58 @@ TEST(NodeDrain, CopiesOfRegionsNeedRoomOfTheirKind) {
   EXPECT_THAT(why(nodes, 1), AllOf(HasSubstr("16 MiB of copies"), HasSubstr("room for 0 B")));
   nodes[1].record.lends.copies = 16 * kMiB;
   EXPECT_EQ(why(nodes, 1), "");
+}
+
+constexpr std::uint64_t kSecondUs = 1'000'000;
+
+std::vector<ClusterNode> draining(std::uint64_t holds, std::uint64_t room) {
+  std::vector<ClusterNode> nodes{node(1, 64, holds), node(2, room, 0)};
+  nodes[0].drain = cluster::DrainOrder{};
+  nodes[0].holds->drains = true;
+  return nodes;
+}
+
+TEST(DrainWatch, ADrainThatStandsStillIsExplainedOnce) {
+  DrainWatch watch;
+  const auto nodes = draining(40, 16);
+  const auto look = [&](std::uint64_t second, const std::string& words) {
+    return watch.saw(nodes, nodes[0], words, second * kSecondUs);
+  };
+  EXPECT_THAT(look(100, "holds 50 MiB"), ElementsAre("holds 50 MiB"));
+  EXPECT_THAT(look(109, "holds 40 MiB"), ElementsAre("holds 40 MiB"));
+  EXPECT_THAT(look(118, "holds 40 MiB"), ElementsAre());
+  EXPECT_THAT(look(119, "holds 40 MiB"),
+              ElementsAre(AllOf(HasSubstr("stands still for 10 s"), HasSubstr("room for 16 MiB"),
+                                HasSubstr("start another daemon"))));
+  EXPECT_THAT(look(130, "holds 40 MiB"), ElementsAre());
+  EXPECT_THAT(look(131, "holds 30 MiB"), ElementsAre("holds 30 MiB"));
+  EXPECT_THAT(look(141, "holds 30 MiB"), ElementsAre(HasSubstr("stands still"))) << "it moved meanwhile";
+}
+
+TEST(DrainWatch, ARegistryThatIsAwayEndsNoWait) {
+  DrainWatch watch;
+  const auto nodes = draining(40, 64);
+  const Error away{VMEM_ERROR_TIMEOUT, 0, "no server answers"};
+  EXPECT_THAT(watch.saw(nodes, nodes[0], "holds 40 MiB", 0), ElementsAre("holds 40 MiB"));
+  EXPECT_THAT(watch.saw(away), ElementsAre(AllOf(HasSubstr("goes on"), HasSubstr("no server answers"))));
+  EXPECT_THAT(watch.saw(away), ElementsAre());
+  EXPECT_THAT(watch.saw(nodes, nodes[0], "holds 40 MiB", 60 * kSecondUs), ElementsAre(HasSubstr("answers")))
+      << "what it did meanwhile is not known";
+}
+
+TEST(DrainWatch, EachReasonIsNamed) {
+  const auto reason = [](const std::vector<ClusterNode>& nodes) { return standstill(nodes, nodes[0]); };
+  EXPECT_THAT(reason(draining(40, 16)), HasSubstr("room for 16 MiB of pages"));
+  EXPECT_THAT(reason(draining(40, 64)), HasSubstr("a program with pages there does not run"));
+  auto nodes = draining(0, 64);
+  nodes[0].holds->leased = kMiB;
+  EXPECT_THAT(reason(nodes), HasSubstr("keeps its lease"));
+  nodes[0].holds->copies = kMiB;
+  EXPECT_THAT(reason(nodes), HasSubstr("start another daemon with --copies"));
+  nodes[1].record.lends.copies = kMiB;
+  EXPECT_THAT(reason(nodes), HasSubstr("the home of a published region"));
+  nodes[0].holds->drains = false;
+  EXPECT_THAT(reason(nodes), HasSubstr("does not reach the registry"));
 }
 
 }  // namespace

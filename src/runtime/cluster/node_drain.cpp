@@ -72,16 +72,25 @@ Status changes_too_often(NodeId node) {
 
 }  // namespace
 
+RoomElsewhere room_elsewhere(const std::vector<ClusterNode>& nodes, NodeId node) {
+  RoomElsewhere room;
+  for (const ClusterNode& other : nodes) {
+    if (other.id == node || other.drain) continue;
+    room.pages += room_on(other);
+    room.copies += left_of(other.record.lends.copies, other.holds.value_or(cluster::Holdings{}).copies);
+  }
+  return room;
+}
+
 Status check_room_for_drain(const std::vector<ClusterNode>& nodes, NodeId id) {
   VMEM_ASSIGN(const ClusterNode* const node, find_lender(nodes, id));
   const cluster::Holdings held = node->holds.value_or(cluster::Holdings{});
-  std::uint64_t lent = 0, pages = 0, copies = 0;
+  const auto [pages, copies] = room_elsewhere(nodes, id);
+  std::uint64_t lent = 0;
   for (const ClusterNode& other : nodes) {
     if (other.id == id || other.drain) continue;
     const cluster::NodeRecord::Lends& lends = other.record.lends;
     lent += lends.memory + lends.disk + hbm_of(other);
-    pages += room_on(other);
-    copies += left_of(lends.copies, other.holds.value_or(cluster::Holdings{}).copies);
   }
   if (node->record.lends.pages() != 0 && lent == 0)
     return refuse(

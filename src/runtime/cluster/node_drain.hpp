@@ -13,6 +13,12 @@ namespace vmem::runtime {
 // within its own leases, so this is a bound. Errors: INVALID_OPTION, with the figures.
 Status check_room_for_drain(const std::vector<ClusterNode>& nodes, NodeId node);
 
+// For pages and for copies of published regions, on the nodes that do not drain.
+struct RoomElsewhere {
+  std::uint64_t pages = 0, copies = 0;  // bytes
+};
+RoomElsewhere room_elsewhere(const std::vector<ClusterNode>& nodes, NodeId node);
+
 enum class RoomCheck : std::uint8_t { required, skipped };
 // Puts the order, or replaces an earlier one. Errors: INVALID_OPTION for a node that is not listed
 // or lends nothing, and of check_room_for_drain; those of list_nodes.

@@ -1,0 +1,56 @@
+#include "runtime/cluster/drain_watch.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/sizes.hpp"
+#include "runtime/cluster/node_drain.hpp"
+
+namespace vmem::runtime {
+
+std::string standstill(const std::vector<ClusterNode>& nodes, const ClusterNode& node) {
+  if (!node.holds || !node.holds->drains)
+    return "its daemon has not said that it knows of the order: it does not run, or does not reach the registry";
+  const auto [pages, copies] = room_elsewhere(nodes, node.id);
+  if (node.holds->pages() > pages)
+    return fmt::format("the other nodes have room for {} of pages: start another daemon", format_bytes(pages));
+  if (node.holds->pages() != 0)
+    return "the other nodes have room; a program with pages there does not run, uses these pages without an end, "
+           "names the daemon by --remote, or its own leases are full elsewhere";
+  if (node.holds->copies > copies)
+    return fmt::format("the other nodes have room for {} of copies: start another daemon with --copies",
+                       format_bytes(copies));
+  if (node.holds->copies != 0)
+    return "the home of a published region that it has copies of does not answer; another node takes over when the "
+           "home's lease ends";
+  return "a program that has no page there keeps its lease: it does not run, or names the daemon by --remote";
+}
+
+std::vector<std::string> DrainWatch::saw(const std::vector<ClusterNode>& nodes, const std::optional<ClusterNode>& node,
+                                         const std::string& words, std::uint64_t now_us) {
+  std::vector<std::string> lines;
+  if (std::exchange(away_, false)) {
+    since_us_ = now_us;
+    lines.emplace_back("is seen again: the registry answers");
+  }
+  if (words != words_) {
+    words_ = words;
+    reason_.clear();
+    since_us_ = now_us;
+    lines.push_back(words);
+  }
+  if (!node || now_us - since_us_ < kStillUs) return lines;
+  std::string reason = standstill(nodes, *node);
+  if (reason == reason_) return lines;
+  reason_ = std::move(reason);
+  lines.push_back(fmt::format("stands still for {} s: {}", (now_us - since_us_) / 1'000'000, reason_));
+  return lines;
+}
+
+std::vector<std::string> DrainWatch::saw(const Error& away) {
+  if (std::exchange(away_, true)) return {};
+  return {fmt::format("is not seen, as the registry does not answer; the drain goes on without it: {}", away.message)};
+}
+
+}  // namespace vmem::runtime
