@@ -43,15 +43,6 @@ def figure(value: float | None, unit: str) -> str:
     return "–" if value is None else f"{number(value)} {unit}"
 
 
-def goal(record: dict) -> str:
-    wanted = record.get("goal")
-    if not wanted:
-        return ""
-    sign = "≥" if wanted["bound"] == "at_least" else "≤"
-    text = f"{sign} {number(wanted['value'])}"
-    return {True: text, False: f"{text} ✗", None: f"({text})"}[wanted["met"]]
-
-
 def figures(record: dict) -> tuple[float, float | None, float | None]:
     """The figure, its ratio to the limit, and the speed of the work where the figure is that of a
     link.
@@ -71,7 +62,7 @@ def row(record: dict) -> str:
         figure(record["limit"], record["unit"]),
         figure(achieved, record["unit"]),
         "–" if ratio is None else f"{ratio:.3f}{above}",
-        goal(record),
+        benchmark_views.goal(record, number),
         figure(processed, record["unit"]),
     )
     return "| " + " | ".join(cells) + " |\n"

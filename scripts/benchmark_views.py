@@ -7,6 +7,7 @@ Views that draw on several files name their folder: `<!-- table: bench/results#r
 import json
 import pathlib
 import statistics
+from collections.abc import Callable
 
 COMMIT_DIGITS = 7
 GIB = 1 << 30
@@ -56,12 +57,12 @@ def ratio(record: dict) -> str:
     return f"{record['ratio']:.3f}{spread}"
 
 
-def goal(record: dict) -> str:
+def goal(record: dict, words: Callable[[float], str] = number) -> str:
     wanted = record.get("goal")
     if not wanted:
         return ""
     sign = "≥" if wanted["bound"] == "at_least" else "≤"
-    text = f"{sign} {number(wanted['value'])}"
+    text = f"{sign} {words(wanted['value'])}"
     return {True: text, False: f"{text} ✗", None: f"({text})"}[wanted["met"]]
 
 

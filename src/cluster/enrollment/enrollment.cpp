@@ -217,7 +217,8 @@ Ticket Enrollment::asked(Ticket ticket) {
   return ticket;
 }
 
-Ticket Enrollment::change_record(NodeRecord record) {
+Result<Ticket> Enrollment::change_record(NodeRecord record) {
+  VMEM_TRY(parse_node_record(node_key(seat_ ? seat_->id : NodeId{}), json_of(record)));
   const Ticket ticket = next_ticket();
   if (stage_ == Stage::leaving || stage_ == Stage::over) return ticket;
   change_ = ticket;

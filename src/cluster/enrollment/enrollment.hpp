@@ -70,8 +70,9 @@ class Enrollment {
   // Changes what the registry says of this node, for as long as that takes, and after an expulsion.
   // Incarnation and token are kept, whatever is passed. Of several changes the last one wins, and
   // ends in RecordChanged with its ticket; one that it replaces may end in nothing. Ignored while
-  // this node leaves.
-  Ticket change_record(NodeRecord record);
+  // this node leaves. Errors: INVALID_OPTION, for what other nodes could not read
+  // (parse_node_record); nothing changes.
+  Result<Ticket> change_record(NodeRecord record);
 
   // What the registry is to say that this node holds for others, while it is a member.
   void tell_holdings(const Holdings& holdings) { holdings_.tell(holdings); }

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 
+#include "migration/policy/bytes_in_flight.hpp"
+
 namespace vmem::migration {
 namespace {
 
 constexpr std::uint64_t kHostShare = 4;
-constexpr std::uint64_t kBytesInFlight = std::uint64_t{64} << 20;
 constexpr std::uint64_t kLeastInQueue = 2;  // pages
 
 std::uint64_t usual_bytes(std::uint64_t page_bytes) {

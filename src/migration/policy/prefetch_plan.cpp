@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "migration/policy/bytes_in_flight.hpp"
+
 namespace vmem::migration {
 namespace {
 
@@ -9,8 +11,6 @@ constexpr std::uint64_t kAheadShare = 4;       // of the budget, for all scans t
 constexpr std::uint32_t kLookPastPages = 256;  // how many resident pages to skip at most
 constexpr std::uint32_t kNearFactor = 2, kFarFactor = 4;
 constexpr std::uint32_t kOvertakenMax = 2;  // copy streams can swap adjacent pages, no more
-// What the mover keeps in flight from below.
-constexpr std::uint64_t kDistantBytes = std::uint64_t{64} << 20;
 
 }  // namespace
 
@@ -75,7 +75,7 @@ std::uint32_t PrefetchPlan::share_pages(const Region& region) const {
 
 std::uint32_t PrefetchPlan::distance(const Region& region) const {
   if (!region.shape.distant) return prefetch_pages_;
-  return std::max(prefetch_pages_, std::uint32_t(kDistantBytes / region.shape.page_bytes));
+  return std::max(prefetch_pages_, std::uint32_t(kBytesInFlight / region.shape.page_bytes));
 }
 
 void PrefetchPlan::plan(Region& region, Scan& scan) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "cluster/enrollment/enrollment_fixture.hpp"
+#include "cluster/enrollment/json_fields.hpp"
 #include "cluster/registry/request_check.hpp"
 
 namespace vmem::cluster::simulator {
@@ -24,7 +25,7 @@ class RecordChangeTest : public EnrollmentTest {
             .token = "another"};
   }
   static void change(Node& node, std::uint64_t memory) {
-    node.host->enrollment().change_record(lending(memory));
+    EXPECT_TRUE(node.host->enrollment().change_record(lending(memory)));
     node.host->wake();
   }
   NodeRecord record(const Node& node) {
@@ -147,11 +148,11 @@ TEST_F(RecordChangeTest, ItIsRepeatedSoonAndNotOnlyWithTheNextPoll) {
   EXPECT_EQ(record(a).lends.memory, 1u);
 }
 
-TEST_F(RecordChangeTest, ARecordThatTheRegistryRefusesDoesNotStopALaterOne) {
+TEST_F(RecordChangeTest, ARecordThatIsRefusedDoesNotStopALaterOne) {
   auto& a = add();
   NodeRecord huge = lending(1);
   huge.labels["large"] = std::string(kMostCommitBytes, 'x');
-  a.host->enrollment().change_record(huge);
+  EXPECT_FALSE(a.host->enrollment().change_record(huge));
   a.host->wake();
   run(5);
   EXPECT_THAT(all<RecordChanged>(a), IsEmpty());
@@ -159,6 +160,23 @@ TEST_F(RecordChangeTest, ARecordThatTheRegistryRefusesDoesNotStopALaterOne) {
   change(a, 2);
   run(5);
   EXPECT_EQ(record(a).lends.memory, 2u);
+}
+
+// It would be a node that nobody knows.
+TEST_F(RecordChangeTest, ARecordThatOthersCouldNotReadIsRefused) {
+  auto& a = add();
+  run(2);
+  const NodeRecord before = record(a);
+  NodeRecord wrong = lending(1);
+  wrong.labels["rack"] = std::string(kMostText + 1, 'r');
+  const auto refused = a.host->enrollment().change_record(wrong);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, VMEM_ERROR_INVALID_OPTION);
+  EXPECT_THAT(refused.error().message, HasSubstr("'labels'"));
+  run(2);
+  EXPECT_EQ(record(a), before);
+  EXPECT_THAT(all<RecordChanged>(a), IsEmpty());
+  expect_undisturbed(a, NodeId{1});
 }
 
 TEST_F(RecordChangeTest, AChangeBeforeEnrollmentIsInTheFirstRecord) {
@@ -246,7 +264,7 @@ TEST_F(RecordChangeTest, ANodeThatLeavesDoesNotComeBackByALateChange) {
   }
   registry.faults = {};
   a.host->enrollment().leave({});
-  a.host->enrollment().change_record(lending(9));
+  EXPECT_TRUE(a.host->enrollment().change_record(lending(9)));
   a.host->wake();
   run(10);
   EXPECT_FALSE(has("nodes/1"));

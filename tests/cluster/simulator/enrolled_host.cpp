@@ -78,7 +78,7 @@ void EnrolledHost::change_record(std::uint64_t memory) {
   NodeRecord record = record_of(name_, runs_);
   record.lends.memory = memory;
   const Enrollment::Stage stage = process_->enrollment.stage();
-  const Ticket ticket = process_->enrollment.change_record(std::move(record));
+  const Ticket ticket = process_->enrollment.change_record(std::move(record)).value();
   wake();
   // One that leaves changes nothing more.
   if (stage == Enrollment::Stage::leaving || stage == Enrollment::Stage::over) return;

@@ -42,6 +42,16 @@ Status check_start(std::uint64_t started_us) {
       fmt::format("registry: the time of the start is {} us after 1970: set the clock of this machine", started_us));
 }
 
+Status check_first_records(const std::vector<Edit>& records, const RegistryLimits& limits) {
+  std::size_t bytes = 0;
+  for (const Edit& each : records) bytes += each.key.size() + each.value.value_or("").size();
+  if (records.size() <= limits.records && bytes <= limits.bytes) return {};
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("registry: each cluster begins with {} records of {} bytes, and may have {} of {} bytes: "
+                          "raise the limits, or begin with less",
+                          records.size(), bytes, limits.records, limits.bytes));
+}
+
 struct Contents {
   std::optional<Incarnation> incarnation;
   std::vector<NamespaceFile> namespaces;
@@ -72,6 +82,7 @@ Result<Contents> read_store(RegistryStore& store) {
 
 Result<std::unique_ptr<RegistryServer>> RegistryServer::create(const Clock& clock, Setup setup) {
   VMEM_TRY(check_start(setup.started_us));
+  if (setup.first_records) VMEM_TRY(check_first_records(setup.first_records(setup.started_us), setup.limits.each));
   RegistryStore* const store = setup.store;
   Contents contents;
   if (store != nullptr) {

@@ -54,11 +54,13 @@ class RegistryServer {
     Before before = Before::perhaps_a_server;
     // Leases last at most this long (limits.each.lease_seconds), in every run.
     ServedLimits limits;
-    // The records that a new namespace begins with, where numbers must not begin at 1 again.
+    // The records that a new namespace begins with, where numbers must not begin at 1 again. Their
+    // number and sizes are the same for every incarnation.
     std::function<std::vector<Edit>(std::uint64_t incarnation)> first_records;
   };
 
-  // Errors: INVALID_OPTION if the store cannot be read or written, or a file in it is damaged.
+  // Errors: INVALID_OPTION if the first records pass the limits, the store cannot be read or
+  // written, or a file in it is damaged.
   static Result<std::unique_ptr<RegistryServer>> create(const Clock& clock, Setup setup);
 
   // Returns the answer to a message, or "" if that is no question.
