@@ -143,7 +143,11 @@ class Receiver {
   explicit Receiver(FileDescriptor socket) : socket_(std::move(socket)) {}
   Status wait_for_answer() const {
     char answer = 0;
-    if (::recv(socket_.get(), &answer, 1, 0) != 1) return socket_failed("receiving on this machine");
+    const ssize_t got = ::recv(socket_.get(), &answer, 1, 0);
+    if (got < 0) return socket_failed("receiving on this machine");
+    if (got == 0)
+      return fail(VMEM_ERROR_OUT_OF_MEMORY,
+                  "the process that was to receive messages ended: no memory was left for it");
     return {};
   }
   pid_t child_ = -1;

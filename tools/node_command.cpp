@@ -141,8 +141,9 @@ Progress progress_of(const std::optional<ClusterNode>& node, const cluster::Drai
 }
 
 // Says what each look has found, until there is nothing to wait for.
-template <class Look>
-int wait_for(const char* command, const runtime::RegistryAccess& access, const Arguments& arguments, const Look& look) {
+template <class Look, class Why>
+int wait_for(const char* command, const runtime::RegistryAccess& access, const Arguments& arguments, const Look& look,
+             const Why& why) {
   runtime::DrainWatch watch;
   const auto say = [&](const std::vector<std::string>& lines) {
     for (const std::string& line : lines) fmt::print("node {} {}\n", arguments.node, line);
@@ -156,7 +157,7 @@ int wait_for(const char* command, const runtime::RegistryAccess& access, const A
       const auto found = std::ranges::find(*nodes, NodeId{arguments.node}, &ClusterNode::id);
       const auto node = found == nodes->end() ? std::nullopt : std::optional(*found);
       const Progress progress = look(node);
-      say(watch.saw(*nodes, node, progress.words, clock.now_us()));
+      say(watch.saw(progress.words, node ? why(*nodes, *node) : "", clock.now_us()));
       if (progress.code) return *progress.code;
     } else {
       say(watch.saw(nodes.error()));
@@ -176,8 +177,9 @@ int drain(const Arguments& arguments) {
   fmt::print("node {} drains: it gets nothing new, and programs move away what they have there\n", arguments.node);
   std::fflush(stdout);
   if (!arguments.wait) return bench::kExitOk;
-  return wait_for("drain", *access, arguments,
-                  [&](const std::optional<ClusterNode>& node) { return progress_of(node, arguments.order); });
+  return wait_for(
+      "drain", *access, arguments,
+      [&](const std::optional<ClusterNode>& node) { return progress_of(node, arguments.order); }, runtime::standstill);
 }
 
 int undrain(const Arguments& arguments) {
@@ -218,8 +220,10 @@ int limit(const Arguments& arguments) {
              format_bytes(arguments.hbm_bytes));
   std::fflush(stdout);
   if (!arguments.wait) return bench::kExitOk;
-  return wait_for("limit", *access, arguments,
-                  [&](const std::optional<ClusterNode>& node) { return limit_progress(node, arguments.hbm_bytes); });
+  return wait_for(
+      "limit", *access, arguments,
+      [&](const std::optional<ClusterNode>& node) { return limit_progress(node, arguments.hbm_bytes); },
+      [](const auto&, const ClusterNode& node) { return runtime::limit_standstill(node); });
 }
 
 // "64MiB" or "64MiB/s".

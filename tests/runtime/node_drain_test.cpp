@@ -76,7 +76,7 @@ TEST(DrainWatch, ADrainThatStandsStillIsExplainedOnce) {
   DrainWatch watch;
   const auto nodes = draining(40, 16);
   const auto look = [&](std::uint64_t second, const std::string& words) {
-    return watch.saw(nodes, nodes[0], words, second * kSecondUs);
+    return watch.saw(words, standstill(nodes, nodes[0]), second * kSecondUs);
   };
   EXPECT_THAT(look(100, "holds 50 MiB"), ElementsAre("holds 50 MiB"));
   EXPECT_THAT(look(109, "holds 40 MiB"), ElementsAre("holds 40 MiB"));
@@ -93,11 +93,23 @@ TEST(DrainWatch, ARegistryThatIsAwayEndsNoWait) {
   DrainWatch watch;
   const auto nodes = draining(40, 64);
   const Error away{VMEM_ERROR_TIMEOUT, 0, "no server answers"};
-  EXPECT_THAT(watch.saw(nodes, nodes[0], "holds 40 MiB", 0), ElementsAre("holds 40 MiB"));
+  EXPECT_THAT(watch.saw("holds 40 MiB", standstill(nodes, nodes[0]), 0), ElementsAre("holds 40 MiB"));
   EXPECT_THAT(watch.saw(away), ElementsAre(AllOf(HasSubstr("goes on"), HasSubstr("no server answers"))));
   EXPECT_THAT(watch.saw(away), ElementsAre());
-  EXPECT_THAT(watch.saw(nodes, nodes[0], "holds 40 MiB", 60 * kSecondUs), ElementsAre(HasSubstr("answers")))
+  EXPECT_THAT(watch.saw("holds 40 MiB", standstill(nodes, nodes[0]), 60 * kSecondUs), ElementsAre(HasSubstr("answers")))
       << "what it did meanwhile is not known";
+}
+
+TEST(DrainWatch, ALimitThatStandsStillIsNotADrain) {
+  DrainWatch watch;
+  auto nodes = draining(40, 64);
+  nodes[0].holds->drains = false;
+  nodes[0].holds->hbm = 40 * kMiB;
+  const auto look = [&](std::uint64_t second) {
+    return watch.saw("takes 64 MiB still", limit_standstill(nodes[0]), second * kSecondUs);
+  };
+  EXPECT_THAT(look(0), ElementsAre("takes 64 MiB still"));
+  EXPECT_THAT(look(10), ElementsAre(AllOf(HasSubstr("40 MiB of pages"), HasSubstr("memory of this daemon"))));
 }
 
 TEST(DrainWatch, EachReasonIsNamed) {

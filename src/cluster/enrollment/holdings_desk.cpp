@@ -41,7 +41,8 @@ bool HoldingsDesk::step(std::uint64_t now_us) {
 std::uint64_t HoldingsDesk::due_us() const {
   if (self_ == NodeId{} || !wanted_ || call_.pending()) return UINT64_MAX;
   if (sent_us_ == 0) return 0;
-  return sent_us_ + (sent_ == wanted_ ? kRepeatedPolls : 1) * config_.poll_us;
+  const bool known = sent_ && sent_->holds_as(*wanted_);
+  return sent_us_ + (known ? kRepeatedPolls : 1) * config_.poll_us;
 }
 
 }  // namespace vmem::cluster

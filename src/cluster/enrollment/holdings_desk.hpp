@@ -1,6 +1,6 @@
 // Keeps the record "holds/ID" as the node's last word of what it holds. It is written soon after
 // that changes, and again after a while: a commit without an answer may be carried out after a
-// later one.
+// later one. Counts of what was sent go along.
 #pragma once
 
 #include <cstdint>

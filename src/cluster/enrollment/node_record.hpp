@@ -70,6 +70,12 @@ struct Holdings {
   // It knows that it is to leave, and grants no more room.
   bool drains = false;
   std::uint64_t pages() const { return memory + disk + hbm; }
+  // Whether only counts of what was sent differ.
+  bool holds_as(Holdings other) const {
+    other.hbm_direct = hbm_direct;
+    other.hbm_staged = hbm_staged;
+    return *this == other;
+  }
   bool any() const { return pages() + copies + leased != 0; }
   bool operator==(const Holdings&) const = default;
 };

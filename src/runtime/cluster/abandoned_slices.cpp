@@ -61,7 +61,7 @@ Result<bool> end(RegistryClient& registry, const Region& region) {
   for (const cluster::Record& each : names) {
     if (each.key != name) continue;  // a longer one
     const auto named = directory::parse_name(each.key, each.value);
-    if (named && named->serial != region.record.serial) continue;  // a later version
+    if (!named || named->serial != region.record.serial) continue;  // a later version?
     commit.conditions.push_back({.key = name, .modified = each.modified});
     commit.edits.push_back({.key = name, .value = std::nullopt, .lease = {}});
   }
@@ -96,11 +96,14 @@ Result<std::vector<AbandonedSlice>> clear_abandoned_slices(const RegistryAccess&
   };
   for (const Region& region : regions)
     if (is_alive(region.record, ever)) occupy(region);
+  Status failed;
   for (const Region& region : regions) {
     if (std::ranges::none_of(region.slices, [&](Slice slice) { return left.contains(slice); })) continue;
-    VMEM_ASSIGN(const bool ended, end(*registry, region));
-    if (!ended) occupy(region);
+    const Result<bool> ended = end(*registry, region);
+    if (!ended) failed = std::unexpected(ended.error());
+    if (!ended || !*ended) occupy(region);
   }
+  if (left.empty() && !failed) return std::unexpected(failed.error());
   std::vector<AbandonedSlice> abandoned;
   for (const auto& [slice, from] : left) abandoned.push_back({slice, from});
   return abandoned;

@@ -20,7 +20,8 @@ struct AbandonedSlice {
 // open it until then; a slice of a region that was opened meanwhile is left out.
 //
 // The slices may be taken over: a node that is no member publishes nothing any more, so what is not
-// in the registry after its record has gone never comes there. Errors: those of RegistryClient.
+// in the registry after its record has gone never comes there. Errors: those of RegistryClient, if
+// no slice was found.
 Result<std::vector<AbandonedSlice>> clear_abandoned_slices(const RegistryAccess& access,
                                                            const cluster::ClusterParameters& parameters,
                                                            std::uint64_t most_us);

@@ -27,8 +27,15 @@ std::string standstill(const std::vector<ClusterNode>& nodes, const ClusterNode&
   return "a program that has no page there keeps its lease: it does not run, or names the daemon by --remote";
 }
 
-std::vector<std::string> DrainWatch::saw(const std::vector<ClusterNode>& nodes, const std::optional<ClusterNode>& node,
-                                         const std::string& words, std::uint64_t now_us) {
+std::string limit_standstill(const ClusterNode& node) {
+  if (!node.holds) return standstill({}, node);
+  return fmt::format(
+      "{} of pages leave as far as memory of this daemon and other nodes have room, by the programs whose "
+      "pages they are: one of these does not run, uses them without an end, or has no room in its leases",
+      format_bytes(node.holds->hbm));
+}
+
+std::vector<std::string> DrainWatch::saw(const std::string& words, const std::string& why, std::uint64_t now_us) {
   std::vector<std::string> lines;
   if (std::exchange(away_, false)) {
     since_us_ = now_us;
@@ -40,17 +47,16 @@ std::vector<std::string> DrainWatch::saw(const std::vector<ClusterNode>& nodes, 
     since_us_ = now_us;
     lines.push_back(words);
   }
-  if (!node || now_us - since_us_ < kStillUs) return lines;
-  std::string reason = standstill(nodes, *node);
-  if (reason == reason_) return lines;
-  reason_ = std::move(reason);
+  if (why.empty() || why == reason_ || now_us - since_us_ < kStillUs) return lines;
+  reason_ = why;
   lines.push_back(fmt::format("stands still for {} s: {}", (now_us - since_us_) / 1'000'000, reason_));
   return lines;
 }
 
 std::vector<std::string> DrainWatch::saw(const Error& away) {
   if (std::exchange(away_, true)) return {};
-  return {fmt::format("is not seen, as the registry does not answer; the drain goes on without it: {}", away.message)};
+  return {fmt::format("is not seen, as the registry does not answer; what was ordered goes on without it: {}",
+                      away.message)};
 }
 
 }  // namespace vmem::runtime

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,14 +15,17 @@ namespace vmem::runtime {
 // registry: where others have room, this says what can be the matter.
 std::string standstill(const std::vector<ClusterNode>& nodes, const ClusterNode& node);
 
+// Why the pages in the node's HBM may stay there, above a limit.
+std::string limit_standstill(const ClusterNode& node);
+
 class DrainWatch {
  public:
   static constexpr std::uint64_t kStillUs = 10'000'000;  // then it stands still
 
-  // `words` say how far the node is. Nothing is said twice in a row.
-  std::vector<std::string> saw(const std::vector<ClusterNode>& nodes, const std::optional<ClusterNode>& node,
-                               const std::string& words, std::uint64_t now_us);
-  // The registry did not answer, which stops no drain: programs know of it.
+  // `words` say how far the node is, and `why` what may be in the way ("": nothing). Nothing is
+  // said twice in a row.
+  std::vector<std::string> saw(const std::string& words, const std::string& why, std::uint64_t now_us);
+  // The registry did not answer, which stops nothing: programs and the daemon know of the order.
   std::vector<std::string> saw(const Error& away);
 
  private:

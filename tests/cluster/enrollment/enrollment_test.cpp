@@ -257,6 +257,15 @@ TEST_F(EnrollmentTest, TheRegistrySaysWhatANodeHoldsUntilItIsGone) {
   put("holds/2", json_of(Holdings{.memory = 5}));  // as a commit that was delayed
   run(12);
   EXPECT_EQ(holds(2), 3u);
+  put("holds/2", json_of(Holdings{.memory = 7}));
+  for (std::uint64_t sent = 1; sent <= 5; ++sent) {
+    b.host->enrollment().tell_holdings({.memory = 3, .hbm_direct = sent});
+    b.host->wake();
+    run(1);
+    EXPECT_EQ(holds(2), 7u) << "counts alone are not written each second";
+  }
+  run(12);
+  EXPECT_EQ(holds(2), 3u);
   b.host->crash();
   run(95);
   EXPECT_FALSE(has("holds/2"));

@@ -31,17 +31,21 @@ bool PageRepairs::go_on(bool busy) {
   if (parts_.lenders.leaves()) return false;
   const std::uint64_t now = parts_.node.clock().now_us();
   if (to_look_at_.empty() && now >= look_us_) look();
-  const bool drains = drain_us_ != 0 && now - drain_us_ < kDrainUs;
-  const std::size_t most = busy && !drains ? 1 : kMostInFlight;
   bool did = false;
   for (std::size_t looks = 0; looks < kLooksPerStep && !to_look_at_.empty(); ++looks) {
-    if (now < next_us_ || in_flight_.size() >= most) return did;
+    if (now < next_us_ || !has_room(busy)) return did;
     const SlotId slot = to_look_at_.back();
     to_look_at_.pop_back();
     did = true;
     again_ |= !begin(slot);
   }
   return did;
+}
+
+bool PageRepairs::has_room(bool busy) const {
+  const bool drains = drain_us_ != 0 && parts_.node.clock().now_us() - drain_us_ < kDrainUs;
+  if (drains && in_flight_bytes_ < kDrainBytesInFlight) return true;
+  return in_flight_.size() < (busy && !drains ? 1 : kMostInFlight);
 }
 
 // Slots are looked at again if a node, or a page, may have changed what they lack, or if something
@@ -112,6 +116,7 @@ void PageRepairs::make(const Repair& repair, SlotId slot, const StoredPage& held
   job->from = *from;
   job->to = *to;
   in_flight_.insert(slot);
+  in_flight_bytes_ += held.page.bytes;
   auto prepare = [this, job](std::uint32_t) {
     job->buffer = buffers_.take(job->held.page.bytes);
     if (!job->buffer) return;
@@ -159,7 +164,7 @@ void PageRepairs::commit(const JobRef& job) {
   if (!parts_.pages.is_unchanged(job->slot, job->held.store) || !parts_.placer.is_there(job->to)) return fail(job);
   const auto old = parts_.placer.replace(job->held.granted, job->copy, job->to);
   if (!old) return fail(job);
-  in_flight_.erase(job->slot);
+  end(*job);
   parts_.pages.at(job->slot).valid[job->copy] = true;
   parts_.lenders.release(*old);
   parts_.counters.add(&RemoteStatistics::stored_bytes, job->held.page.bytes);
@@ -167,9 +172,14 @@ void PageRepairs::commit(const JobRef& job) {
   to_look_at_.push_back(job->slot);  // another copy may be one too many now
 }
 
+void PageRepairs::end(const Job& job) {
+  in_flight_.erase(job.slot);
+  in_flight_bytes_ -= job.held.page.bytes;
+}
+
 // The lender may have the bytes all the same.
 void PageRepairs::fail(const JobRef& job) {
-  in_flight_.erase(job->slot);
+  end(*job);
   parts_.lenders.release(job->to);
   parts_.placer.cancel(job->held.granted, job->to, job->held.page.bytes);
   ++failures_;

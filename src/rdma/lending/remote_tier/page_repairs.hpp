@@ -4,9 +4,9 @@
 // meanwhile, the new copy is dropped.
 //
 // Few pages are in flight, one while the mover's own transfers are, and no more bytes per second
-// begin than the rate says; the rate does not bind what leaves HBM. While a lender drains, all may
-// be in flight beside the mover's; those that leave it go in the order of pages read ahead, since
-// somebody waits for the node.
+// begin than the rate says; the rate does not bind what leaves HBM. While a lender drains, more may
+// be in flight, also beside the mover's; those that leave it go in the order of pages read ahead,
+// since somebody waits for the node.
 //
 // Thread: the node's.
 #pragma once
@@ -16,6 +16,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "pagetable/types.hpp"
 #include "rdma/lending/remote_tier/lenders.hpp"
 #include "rdma/lending/remote_tier/page_buffers.hpp"
 #include "rdma/lending/remote_tier/page_protection.hpp"
@@ -37,13 +38,16 @@ class PageRepairs {
     PageProtection& protection;
     RemoteCounters& counters;
   };
-  PageRepairs(const RemoteConfig& config, Parts parts) : config_(config), parts_(parts), buffers_(kMostInFlight) {}
+  PageRepairs(const RemoteConfig& config, Parts parts) : config_(config), parts_(parts), buffers_(kMostBuffersKept) {}
 
   // `busy`: transfers of the mover are in flight. True: it did something.
   bool go_on(bool busy);
 
  private:
   static constexpr std::size_t kMostInFlight = 4;
+  // Of a drain, whose moves wait behind pages read ahead at both lenders; or kMostInFlight pages.
+  static constexpr std::uint64_t kDrainBytesInFlight = std::uint64_t{32} << 20;
+  static constexpr std::size_t kMostBuffersKept = kDrainBytesInFlight >> pagetable::kGranuleShift;
 
   struct Job {
     tiers::SlotId slot = 0;
@@ -58,6 +62,7 @@ class PageRepairs {
   };
   using JobRef = std::shared_ptr<Job>;
 
+  bool has_room(bool busy) const;
   void look();
   bool begin(tiers::SlotId slot);
   std::optional<CopyPlace> source(tiers::SlotId slot, const ValidCopies& valid) const;
@@ -66,6 +71,7 @@ class PageRepairs {
   void check(const JobRef& job);
   void put(const JobRef& job);
   void commit(const JobRef& job);
+  void end(const Job& job);
   void fail(const JobRef& job);
   void pace(std::uint64_t bytes, std::uint64_t rate);
   std::uint64_t give_up_us() const { return parts_.node.clock().now_us() + config_.patience_us; }
@@ -75,6 +81,7 @@ class PageRepairs {
   PageBuffers buffers_;
   std::vector<tiers::SlotId> to_look_at_;
   std::unordered_set<tiers::SlotId> in_flight_;
+  std::uint64_t in_flight_bytes_ = 0;
   std::uint64_t seen_rooms_ = 0, seen_pages_ = 0;  // revisions that the last look took in
   bool again_ = false;                             // some pages have to be looked at once more
   std::uint64_t look_us_ = 0;                      // not before this
