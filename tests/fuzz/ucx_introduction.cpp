@@ -53,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(!heard->addresses.empty(), "an introduction names an address");
   const auto again = hear(say(*heard), 65536);
   require(again && again->link == heard->link && again->key.bytes == heard->key.bytes &&
-              again->addresses == heard->addresses,
+              again->addresses == heard->addresses && again->knows_cuda == heard->knows_cuda,
           "what was heard can be said again");
   return 0;
 }

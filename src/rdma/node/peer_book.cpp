@@ -37,7 +37,8 @@ const Peer* PeerBook::connected(PeerId peer, const Connected& connected,
                 .process = connected.process,
                 .by_us = connected.by_us,
                 .channels = connected.channels,
-                .version = connected.version};
+                .version = connected.version,
+                .takes_gpu_memory = connected.takes_gpu_memory};
   entry.heard_us = clock_.now_us();
   return &entry.peer;
 }
@@ -88,6 +89,11 @@ const Peer* PeerBook::find(NodeIdentity node) const {
 std::uint16_t PeerBook::version(PeerId peer) const {
   const Peer* const known = find(peer);
   return known == nullptr ? kProtocolVersion : known->version;
+}
+
+bool PeerBook::takes_gpu_memory(PeerId peer) const {
+  const Peer* const known = find(peer);
+  return known != nullptr && known->takes_gpu_memory;
 }
 
 bool PeerBook::is_from(const Peer& peer, const wire::Header& header) {

@@ -33,6 +33,8 @@ class PeerBook {
   const Peer* find(NodeIdentity node) const;
   // Of the messages to the peer. A peer that is gone has any.
   std::uint16_t version(PeerId peer) const;
+  // See Connected; a peer that is gone takes none.
+  bool takes_gpu_memory(PeerId peer) const;
   // Whether the request names the node of its connection, which counts as heard then.
   bool is_from(const Peer& peer, const wire::Header& header);
   void heard(PeerId peer);

@@ -26,6 +26,7 @@ struct Peer {
   // Of the messages to and from it. A service whose bodies changed with a version writes and reads
   // them by this.
   std::uint16_t version = kProtocolVersion;
+  bool takes_gpu_memory = false;  // see Connected
 };
 
 class Service {

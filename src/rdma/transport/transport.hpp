@@ -101,6 +101,8 @@ struct Connected {
   // Channels that carry payloads, and the version that both nodes speak.
   std::uint32_t channels = 1;
   std::uint16_t version = kProtocolVersion;
+  // The peer receives payloads that this node sends from GPU memory.
+  bool takes_gpu_memory = false;
 };
 struct Message {
   std::vector<std::byte> header;
@@ -136,7 +138,8 @@ class Transport : public Progressable {
   // Slabs may overlap. Errors: INVALID_VALUE for empty memory, those of the transport's library.
   virtual Result<std::unique_ptr<Slab>> register_slab(Bytes memory) = 0;
   // Whether this transport sends from a GPU's memory itself. Then register_gpu_slab() takes such
-  // memory: a payload from there is one span, and nothing is received there. Errors of the latter:
+  // memory: a payload from there is one span, goes only to peers that take it
+  // (Connected::takes_gpu_memory), and nothing is received there. Errors of the latter:
   // UNSUPPORTED; as above.
   virtual bool sends_gpu_memory() const noexcept { return false; }
   virtual Result<std::unique_ptr<Slab>> register_gpu_slab(Bytes memory);

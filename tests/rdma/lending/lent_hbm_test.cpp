@@ -158,6 +158,29 @@ TEST_F(DirectHbm, PagesAreFetchedFromTheirPlace) {
   EXPECT_EQ(hbm.pinned, 0u);
 }
 
+// The borrower's UCX, or its release, takes nothing from GPU memory.
+class DirectHbmUnasked : public DirectHbm {
+ protected:
+  void SetUp() override {
+    remote.fabric.take_no_gpu_memory(NodeId{100});
+    DirectHbm::SetUp();
+  }
+};
+
+TEST_F(DirectHbmUnasked, PagesAreStagedAndNoConnectionBreaks) {
+  std::uint64_t broken = 0;
+  hbm.on_pin = [&] {
+    ++broken;
+    remote.lenders[0]->node->peers().close_incoming();
+  };
+  store_pages(kMemory + kHbm);
+  expect_all_readable();
+  EXPECT_EQ(broken, 0u);
+  EXPECT_EQ(figures().hbm_direct, 0u);
+  EXPECT_EQ(figures().hbm_staged, kHbm);
+  EXPECT_EQ(remote.tier->statistics().reconnects, 0u);
+}
+
 // On its way it keeps its place, though its borrower gave it up.
 TEST_F(DirectHbm, APageIsPinnedWhileItIsSent) {
   store_pages(kMemory + 1);

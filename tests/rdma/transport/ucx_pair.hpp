@@ -10,12 +10,13 @@ namespace vmem::rdma {
 
 class UcxPair {
  public:
-  // Several channels are progressed by the test, or by a thread each. `gpu`: of the first.
+  // Several channels are progressed by the test, or by a thread each. `gpu`: of the first; `gpu_b`:
+  // of the second.
   explicit UcxPair(std::string tls, std::uint32_t channels_a = 1, std::uint32_t channels_b = 1, bool threads = false,
-                   std::optional<UcxGpuMemory> gpu = std::nullopt)
+                   std::optional<UcxGpuMemory> gpu = std::nullopt, std::optional<UcxGpuMemory> gpu_b = std::nullopt)
       : tls_(std::move(tls)), threads_(threads) {
     a.start(make(identity_a(), a.receiver, "", channels_a, std::move(gpu)));
-    b.start(make(identity_b(), b.receiver, "127.0.0.1:0", channels_b));
+    b.start(make(identity_b(), b.receiver, "127.0.0.1:0", channels_b, std::move(gpu_b)));
   }
   static NodeIdentity identity_a() { return {NodeId{1}, Incarnation{11}}; }
   static NodeIdentity identity_b() { return {NodeId{2}, Incarnation{22}}; }
@@ -28,7 +29,7 @@ class UcxPair {
 
  private:
   std::unique_ptr<Transport> make(NodeIdentity self, ClaimingReceiver& receiver, std::string listen,
-                                  std::uint32_t channels, std::optional<UcxGpuMemory> gpu = std::nullopt) const {
+                                  std::uint32_t channels, std::optional<UcxGpuMemory> gpu) const {
     UcxConfig config{.self = self,
                      .parameters = {0x7d0000000000, 1ull << 40, 2 << 20},
                      .listen = std::move(listen),

@@ -4,14 +4,18 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "rdma/transport/progress_thread.hpp"
+#include "rdma/transport/ucx/ucx_exchange.hpp"
 #include "rdma/transport/ucx/ucx_handles.hpp"
 #include "rdma/transport/ucx/ucx_memory_types.hpp"
 #include "rdma/transport/ucx_pair.hpp"
@@ -68,6 +72,17 @@ TEST(Ucx, MovesMemoryDirectlyThatItRegistersAsWhatItIs) {
   EXPECT_TRUE(path->direct) << path->why;
 }
 
+// As a transport asks that has no GPU memory of its own, and receives from its peers'.
+TEST(Ucx, SaysWhetherItKnowsMemoryThatNoneIsThereOf) {
+  const auto host = ask_ucx_about_memory({{"TLS", "tcp"}}, UcxMemoryType::host, {});
+  ASSERT_TRUE(host) << host.error().message;
+  EXPECT_TRUE(host->direct);
+  const auto cuda = ask_ucx_about_memory({{"TLS", "tcp"}}, UcxMemoryType::cuda, {});
+  ASSERT_TRUE(cuda) << cuda.error().message;
+  EXPECT_FALSE(cuda->direct) << "not without its transport that copies CUDA memory";
+  EXPECT_EQ(cuda->why, "it has no CUDA memory type");
+}
+
 TEST(Ucx, MemoryThatTheSlabLacksIsAnError) {
   const auto path = ask_ucx_about_memory({{"TLS", "tcp"}}, UcxMemoryType::host,
                                          []() -> Result<Bytes> { return fail(VMEM_ERROR_OUT_OF_MEMORY, "none"); });
@@ -103,6 +118,61 @@ TEST(Ucx, SendsFromGpuMemoryThatItWasToldOf) {
   const std::lock_guard lock(mutex);
   EXPECT_TRUE(entered.contains(std::this_thread::get_id()));
   EXPECT_EQ(entered.size(), 3u) << "two channels have a thread each";
+}
+
+// Which of the two takes what the other sends from its GPU memory: the first, the second.
+std::pair<bool, bool> takers(std::optional<UcxMemoryType> a, std::optional<UcxMemoryType> b) {
+  const auto memory = [](std::optional<UcxMemoryType> type) {
+    return type ? std::optional(UcxGpuMemory{.type = *type}) : std::nullopt;
+  };
+  UcxPair pair("tcp", 1, 1, false, memory(a), memory(b));
+  (void)*pair.a.transport->connect(pair.b.transport->address(), 3600 * kSecondUs);
+  while (pair.a.count<Connected>() == 0 || pair.b.count<Connected>() == 0) {
+    pair.a.step();
+    pair.b.step();
+  }
+  return {pair.b.all<Connected>().front().second.takes_gpu_memory,
+          pair.a.all<Connected>().front().second.takes_gpu_memory};
+}
+
+// UCX breaks the connection if it is to receive from CUDA memory and its own context knows none.
+TEST(Ucx, APeerTakesCudaMemoryOnlyIfItSaysThatItKnowsIt) {
+  constexpr auto kCuda = UcxMemoryType::cuda, kHost = UcxMemoryType::host;
+  constexpr auto kNone = std::nullopt;
+  EXPECT_EQ(takers(kCuda, kNone), std::pair(false, false));
+  EXPECT_EQ(takers(kCuda, kCuda), std::pair(true, true));
+  EXPECT_EQ(takers(kCuda, kHost), std::pair(true, false));
+  EXPECT_EQ(takers(kHost, kNone), std::pair(false, true)) << "what is host memory, every UCX receives";
+}
+
+// What a node of an earlier release says: 0 where the flags are.
+TEST(Ucx, APeerOfAnEarlierReleaseDoesNotSayThatItKnowsCuda) {
+  const auto heard = [](std::uint32_t flags) {
+    const ConstBytes magic = bytes_of("vmemucx1");
+    std::vector<std::byte> said(magic.begin(), magic.end());
+    const auto append = [&](auto value) {
+      const auto bytes = std::as_bytes(std::span(&value, 1));
+      said.insert(said.end(), bytes.begin(), bytes.end());
+    };
+    append(std::uint64_t{5});  // the link
+    append(std::array<unsigned char, 16>{7});
+    append(std::uint32_t{sizeof(std::uint32_t) + 1});  // bytes of the addresses
+    append(flags);
+    append(std::uint32_t{1});
+    append(std::byte{9});
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    ByteStream ours{FileDescriptor(ends[0])};
+    const FileDescriptor theirs(ends[1]);
+    EXPECT_EQ(::send(theirs.get(), said.data(), said.size(), 0), static_cast<ssize_t>(said.size()));
+    UcxExchange exchange({.link = 1, .key = {}, .addresses = {UcxAddress(8)}});
+    EXPECT_TRUE(*exchange.advance(ours));
+    return exchange.take();
+  };
+  EXPECT_EQ(heard(0).link, 5u);
+  EXPECT_FALSE(heard(0).knows_cuda);
+  EXPECT_TRUE(heard(1).knows_cuda);
+  EXPECT_FALSE(heard(2).knows_cuda) << "a flag of a later release";
 }
 
 // Such memory is registered as what it is, or not at all: UCX would read it with the processor.

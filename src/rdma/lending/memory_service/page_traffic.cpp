@@ -119,7 +119,7 @@ void PageTraffic::fetch(PeerId peer, NodeId client, const wire::Header& header, 
   if (found == lease->pages.end() || found->second.page != at->page) return answer(*passage, Answer::unknown);
   LentPage& page = found->second;
   const bool held = page.state == LentPage::State::held;
-  const bool direct = may_go_directly(*lease, *at);
+  const bool direct = may_go_directly(peer, *lease, *at);
   const bool staged = !is_staged(at->offset) || direct || (held && stage(*passage));
   if (!held || !staged) return answer(*passage, Answer::again);
   ++page.readers;
@@ -214,9 +214,9 @@ void PageTraffic::release(Lease& lease, const wire::PageAt& at, std::uint64_t se
 
 // ---- directly from HBM ----
 
-bool PageTraffic::may_go_directly(const Lease& lease, const wire::PageAt& at) const {
+bool PageTraffic::may_go_directly(PeerId peer, const Lease& lease, const wire::PageAt& at) const {
   return parts_.direct != nullptr && wire::medium_of(at.offset) == wire::Medium::hbm && at.doubted == 0 &&
-         lease.direct_breaks < kMostDirectBreaks;
+         lease.direct_breaks < kMostDirectBreaks && parts_.peers.takes_gpu_memory(peer);
 }
 
 bool PageTraffic::pin(Passage& passage) {

@@ -3,10 +3,11 @@
 // the borrower's last copy arrived damaged. Pages to and from disks and HBM pass through staging
 // memory.
 //
-// A page in HBM goes directly from there if it can be pinned (tiers::PinningTier) when its turn
-// comes, and else through staging. It is pinned until the send ends, and no longer. Pages that come
-// are staged, because a processor checks their seal; so is a page whose last copy arrived damaged.
-// A borrower whose connections break during direct sends gets staged pages (Lease::direct_breaks).
+// A page in HBM goes directly from there, to a borrower that says it takes such pages
+// (Peer::takes_gpu_memory), if it can be pinned (tiers::PinningTier) when its turn comes, and else
+// through staging. It is pinned until the send ends, and no longer. Pages that come are staged,
+// because a processor checks their seal; so is a page whose last copy arrived damaged. A borrower
+// whose connections break during direct sends gets staged pages (Lease::direct_breaks).
 //
 // Thread: the one that steps the service.
 #pragma once
@@ -79,7 +80,7 @@ class PageTraffic {
   tiers::Tier& tier_of(const Passage& passage) { return *config_.tier(*wire::medium_of(passage.at.offset)); }
   bool stage(Passage& passage);
 
-  bool may_go_directly(const Lease& lease, const wire::PageAt& at) const;
+  bool may_go_directly(PeerId peer, const Lease& lease, const wire::PageAt& at) const;
   bool pin(Passage& passage);
   void stage_late(const PassageRef& passage);
   void direct_send_failed(const Passage& passage);

@@ -75,6 +75,11 @@ void Fabric::set_refusing(NodeId node, bool refusing) {
 
 void Fabric::send_gpu_memory() { state_->gpu_memory.store(true); }
 
+void Fabric::take_no_gpu_memory(NodeId node) {
+  const std::lock_guard lock(state_->mutex);
+  state_->without_gpu_memory.insert(node);
+}
+
 void Fabric::share_machine() {
   const std::lock_guard lock(state_->mutex);
   state_->one_machine = true;

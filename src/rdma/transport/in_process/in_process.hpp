@@ -38,6 +38,8 @@ class Fabric {
   void share_machine();
   // Nodes send from GPU memory from now on: that of an emulated GPU, which is host memory.
   void send_gpu_memory();
+  // The node says from now on that it receives nothing that is sent from there.
+  void take_no_gpu_memory(NodeId node);
 
  private:
   std::shared_ptr<FabricState> state_;

@@ -51,6 +51,7 @@ class FabricState {
   std::set<std::pair<NodeId, NodeId>> partitions;
   std::set<FabricPath> cuts;
   std::set<NodeId> silent, dead, refusing;
+  std::set<NodeId> without_gpu_memory;  // receive nothing that is sent from there
   bool one_machine = false;
   std::atomic<bool> gpu_memory = false;  // the only one that needs no mutex
   std::uint64_t latency_us = 0;
@@ -118,6 +119,7 @@ class FabricNode final : public Transport {
   bool expire();
   bool stopped() const;
   ProcessRef process_of(NodeId node) const;
+  void tell_connected(PeerId peer, const Link& link);
 
   const std::shared_ptr<FabricState> fabric_;
   const NodeIdentity self_;

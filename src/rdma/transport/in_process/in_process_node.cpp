@@ -241,10 +241,16 @@ void FabricNode::handle(Packet packet) {
   }
 }
 
+void FabricNode::tell_connected(PeerId peer, const Link& link) {
+  Connected connected{link.node, link.by_us, "in-process", {}, process_of(link.node.id)};
+  connected.takes_gpu_memory = sends_gpu_memory() && !fabric_->without_gpu_memory.contains(link.node.id);
+  events_.push({peer, std::move(connected)});
+}
+
 void FabricNode::on_connect(const Packet& packet) {
   const PeerId peer{++last_peer_};
   Link& link = links_[peer] = {.node = packet.from, .path = packet.path, .remote = packet.from_peer, .connected = true};
-  events_.push({peer, Connected{link.node, false, "in-process", {}, process_of(link.node.id)}});
+  tell_connected(peer, link);
   dispatch(link, peer, {.kind = Packet::Kind::accept});
 }
 
@@ -253,7 +259,7 @@ void FabricNode::on_accept(Link& link, const Packet& packet) {
   link.remote = packet.from_peer;
   link.connected = true;
   deadlines_.remove(link.deadline_us, packet.to_peer);
-  events_.push({packet.to_peer, Connected{link.node, true, "in-process", {}, process_of(link.node.id)}});
+  tell_connected(packet.to_peer, link);
   std::vector<SendId> held;
   for (const auto& [id, sending] : link.sends) held.push_back(id);
   for (const SendId id : held) transmit(link, packet.to_peer, id);

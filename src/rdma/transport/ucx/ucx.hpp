@@ -32,7 +32,8 @@ struct UcxConfig {
   bool channel_threads = true;
   // UCX settings without the prefix UCX_: {"TLS", "tcp"}. They override the environment.
   std::vector<std::pair<std::string, std::string>> settings;
-  // Payloads are sent from GPU memory, too. For CUDA memory, settings are with_cuda().
+  // Payloads are sent from GPU memory, too, and received that peers send from theirs. For CUDA
+  // memory, settings are with_cuda().
   std::optional<UcxGpuMemory> gpu = std::nullopt;
 };
 

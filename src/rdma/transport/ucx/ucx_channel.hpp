@@ -34,6 +34,7 @@ struct UcxPeer {
   std::string identity;  // proved; set, like channels, before the peer connects
   std::atomic<std::uint32_t> channels = 0;
   std::uint16_t version = kProtocolVersion;                           // set like identity
+  bool takes_gpu_memory = false;                                      // set like identity
   std::atomic<std::size_t> outstanding = 0;                           // sends
   ProcessRef process;                                                 // over Unix sockets only
   std::array<std::atomic<std::uint64_t>, kMostChannels> under_way{};  // bytes to send, by channel

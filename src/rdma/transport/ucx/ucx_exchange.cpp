@@ -10,12 +10,18 @@ namespace {
 
 // Little-endian, like all messages between nodes. The addresses follow, each preceded by its size
 // (32 bits).
+//
+// UCX receives from CUDA memory only if its own context knows that memory, even if the destination
+// is host memory: otherwise it breaks the connection. So a node says in `flags` that it does.
+// Nodes before this flag say 0 there, and ignore what they read.
+constexpr std::uint32_t kKnowsCuda = 1;  // other bits are for later releases, and ignored
+
 struct Head {
   std::array<char, 8> magic{'v', 'm', 'e', 'm', 'u', 'c', 'x', '1'};
   std::uint64_t link = 0;
   std::array<unsigned char, 16> key{};
   std::uint32_t address_bytes = 0;  // of the addresses that follow
-  std::uint32_t reserved = 0;
+  std::uint32_t flags = 0;
 };
 static_assert(sizeof(Head) == 40);
 
@@ -33,8 +39,10 @@ UcxExchange::UcxExchange(const UcxIntroduction& ours) : in_(sizeof(Head)) {
     append(addresses, static_cast<std::uint32_t>(address.size()));
     addresses.insert(addresses.end(), address.begin(), address.end());
   }
-  append(out_,
-         Head{.link = ours.link, .key = ours.key.bytes, .address_bytes = static_cast<std::uint32_t>(addresses.size())});
+  append(out_, Head{.link = ours.link,
+                    .key = ours.key.bytes,
+                    .address_bytes = static_cast<std::uint32_t>(addresses.size()),
+                    .flags = ours.knows_cuda ? kKnowsCuda : 0});
   out_.insert(out_.end(), addresses.begin(), addresses.end());
 }
 
@@ -85,6 +93,7 @@ Status UcxExchange::parse_head() {
                                                       head.address_bytes, kMostAddressBytes));
   theirs_.link = head.link;
   theirs_.key.bytes = head.key;
+  theirs_.knows_cuda = (head.flags & kKnowsCuda) != 0;
   has_head_ = true;
   received_ = 0;
   in_.assign(head.address_bytes, {});

@@ -14,8 +14,9 @@ namespace vmem::rdma {
 using UcxAddress = std::vector<std::byte>;  // of a worker; opaque
 
 struct UcxIntroduction {
-  std::uint64_t link = 0;  // id that messages to the introducing node carry
-  ShortKey key;            // key that authenticates those messages
+  std::uint64_t link = 0;   // id that messages to the introducing node carry
+  ShortKey key;             // key that authenticates those messages
+  bool knows_cuda = false;  // receives payloads that are sent from CUDA memory
   std::vector<UcxAddress> addresses;
 };
 

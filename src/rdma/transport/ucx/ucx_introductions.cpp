@@ -59,6 +59,7 @@ void UcxIntroductions::introduce(UcxLink& link, Admission::SetUp outcome) {
   if (!opened) return parts_.links.fail(link, Reason::lost, std::move(opened).error());
   link.introduction.link = parts_.crypto->random();
   link.introduction.key = parts_.crypto->short_key();
+  link.introduction.knows_cuda = parts_.config.gpu && parts_.config.gpu->type == UcxMemoryType::cuda;
   link.exchange = std::make_unique<UcxExchange>(link.introduction);
   advance_exchange(link);
 }
@@ -127,6 +128,9 @@ void UcxIntroductions::establish(UcxLink& link) {
                                                               .send_key = theirs.key,
                                                               .receive_key = link.introduction.key});
   link.channels = static_cast<std::uint32_t>(std::min(link.workers.size(), theirs.addresses.size()));
+  // What is host memory to UCX, it receives everywhere.
+  const auto& gpu = parts_.config.gpu;
+  link.peer->takes_gpu_memory = gpu && (gpu->type == UcxMemoryType::host || theirs.knows_cuda);
   link.peer->channels.store(link.channels, std::memory_order_relaxed);
   for (std::uint32_t i = 0; i < link.channels; ++i) {
     FileDescriptor socket(::fcntl(link.stream.descriptor(), F_DUPFD_CLOEXEC, 0));

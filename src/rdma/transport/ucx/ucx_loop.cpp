@@ -149,7 +149,7 @@ void UcxLoop::on_connected(UcxChannel& channel) {
     std::string path = channel.endpoint.path();
     if (channels > 1) path += fmt::format(", {} channels", channels);
     config_.owner->tell({peer.id, Connected{channel.acquaintance->node, peer.by_us, std::move(path), peer.identity,
-                                            peer.process, channels, peer.version}});
+                                            peer.process, channels, peer.version, peer.takes_gpu_memory}});
     peer.connected.store(true, std::memory_order_release);
   }
   config_.owner->report(UcxConnected{peer.id});

@@ -38,6 +38,8 @@ Result<UcxMemoryPath> ask_ucx_about_memory(const UcxSettings& settings, UcxMemor
     path.why = fmt::format("it has no {} memory type", name_of(type));
     return path;
   }
+  path.direct = true;
+  if (!slab) return path;
   VMEM_ASSIGN(const Bytes memory, slab());
   path.why = why_not_mapped(context, type, memory);
   path.direct = path.why.empty();

@@ -17,12 +17,12 @@ namespace vmem::rdma {
 
 enum class UcxMemoryType : std::uint8_t { host, cuda };
 
-// GPU memory that a transport sends from.
+// GPU memory that UCX knows: a transport sends from it, or receives what peers send from theirs.
 struct UcxGpuMemory {
   UcxMemoryType type = UcxMemoryType::cuda;
   // Makes a context of the GPU current on the calling thread. Each thread that uses UCX calls it
-  // before, perhaps more than once.
-  std::function<void()> enter_thread;
+  // before, perhaps more than once. Empty: this transport has no GPU memory of its own.
+  std::function<void()> enter_thread = {};
   // Calls with no context current on this thread: with one, UCX pins all host memory that it
   // registers for the GPU, too. Empty: there are no contexts.
   std::function<void(const std::function<void()>& call)> without_context = {};
@@ -30,7 +30,7 @@ struct UcxGpuMemory {
 
 struct UcxMemoryPath {
   std::string version;  // of UCX: "1.13.1"
-  // A slab of that memory was registered as what it is.
+  // UCX knows that memory, and registered the slab, if there was one, as what it is.
   bool direct = false;
   std::string why;  // why not: "it has no CUDA memory type"
 };
@@ -42,7 +42,8 @@ std::vector<std::pair<std::string, std::string>> with_cuda(std::vector<std::pair
 
 // Asks UCX with a context of its own, which ends before this returns. `slab` is called only if UCX
 // knows the type: it gives memory of that type, at least a page of the system, which has to live
-// until this returns. For CUDA memory a CUDA context has to be current.
+// until this returns. For CUDA memory a CUDA context has to be current. Empty: nothing is
+// registered, as for a transport that receives from such memory and has none.
 // Errors: UNSUPPORTED without UCX 1.13 or newer; INVALID_OPTION for settings that it does not take,
 // such as devices that are not there.
 Result<UcxMemoryPath> ask_ucx_about_memory(const std::vector<std::pair<std::string, std::string>>& settings,
