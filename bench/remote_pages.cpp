@@ -34,9 +34,9 @@ Result<std::uint64_t> remote_bytes(const Settings& settings) {
 }
 
 Result<std::unique_ptr<RemotePages>> RemotePages::create(const Options& options, std::uint64_t page_bytes,
-                                                         std::uint64_t pages) {
+                                                         std::uint64_t pages, const gpu::DriverRef& driver) {
   std::unique_ptr<RemotePages> made(new RemotePages);
-  VMEM_ASSIGN(made->remote_, runtime::Remote::start(options, [self = made.get()] { self->note_ready(); }));
+  VMEM_ASSIGN(made->remote_, runtime::Remote::start(options, [self = made.get()] { self->note_ready(); }, driver));
   VMEM_TRY(made->take_slots(made->remote_->tier(), page_bytes, pages, "what the nodes of --remote lend"));
   return made;
 }

@@ -24,8 +24,9 @@ Result<std::uint64_t> remote_bytes(const Settings& settings);
 
 class RemotePages final : public TierPages {
  public:
+  // `driver`: as for Remote::start.
   static Result<std::unique_ptr<RemotePages>> create(const Options& options, std::uint64_t page_bytes,
-                                                     std::uint64_t pages);
+                                                     std::uint64_t pages, const gpu::DriverRef& driver = nullptr);
   // "127.0.0.1:7000 by tcp/lo, 8 GiB"
   std::string describe() const { return remote_->tier().describe(); }
 

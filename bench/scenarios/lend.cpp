@@ -110,7 +110,7 @@ Status measure_lending(Context& context, const LendRows& rows) {
     VMEM_ASSIGN(const PageMemory to, PageMemory::create(page_bytes, pages));
     from.fill(settings.seed);
     VMEM_ASSIGN(const auto memory, RemotePages::create(to_memory, page_bytes, pages));
-    VMEM_ASSIGN(const auto in_hbm, RemotePages::create(to_hbm, page_bytes, pages));
+    VMEM_ASSIGN(const auto in_hbm, RemotePages::create(to_hbm, page_bytes, pages, context.gpu.driver_ref()));
     const Sides sides{hbm_node, *memory, *in_hbm, from, to};
     VMEM_TRY(memory->store(from));  // first touch of the daemons' memory
     VMEM_TRY(in_hbm->store(from));

@@ -132,7 +132,7 @@ Status MemoryStack::start_disk() {
 
 Status MemoryStack::start_remote() {
   if (!options_.use_nodes()) return {};
-  VMEM_ASSIGN(remote_, Remote::start(options_, wake_));
+  VMEM_ASSIGN(remote_, Remote::start(options_, wake_, driver_));
   VMEM_LOG_INFO("pages on other nodes: {}", remote_->tier().describe());
   return {};
 }

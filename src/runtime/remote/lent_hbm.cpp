@@ -9,6 +9,7 @@
 #include "base/log.hpp"
 #include "base/sizes.hpp"
 #include "pagetable/types.hpp"
+#include "runtime/remote/ucx_gpu.hpp"
 
 namespace vmem::runtime {
 namespace {
@@ -101,10 +102,9 @@ void LentHbm::set_limit(std::uint64_t bytes) {
   tier_->set_limit(limit);
 }
 
-// The slab that UCX is to register is allocated like those of the tier. The memory of an emulated
-// GPU is host memory.
+// The slab that UCX is to register is allocated like those of the tier.
 std::optional<rdma::UcxGpuMemory> LentHbm::ask_ucx(const std::vector<std::pair<std::string, std::string>>& settings) {
-  const auto type = driver_->emulated() ? rdma::UcxMemoryType::host : rdma::UcxMemoryType::cuda;
+  const auto type = ucx_memory_type(*driver_);
   const auto current = gpu::ScopedContext::push(driver_, context_.context());
   gpu::DeviceMemory slab;
   const auto take = [&]() -> Result<rdma::Bytes> {
@@ -124,20 +124,11 @@ std::optional<rdma::UcxGpuMemory> LentHbm::ask_ucx(const std::vector<std::pair<s
 }
 
 rdma::UcxGpuMemory LentHbm::gpu_memory(rdma::UcxMemoryType type) const {
-  const auto make_current = [driver = driver_](CUcontext context) {
+  const auto enter = [driver = driver_, context = context_.context()] {
     const Status made = driver->check((*driver)->cuCtxSetCurrent(context), "cuCtxSetCurrent");
     if (!made) VMEM_LOG_ERROR("HBM that is lent: {}", made.error().message);
   };
-  return {.type = type,
-          .enter_thread = [make_current, context = context_.context()] { make_current(context); },
-          .without_context =
-              [make_current, driver = driver_](const std::function<void()>& call) {
-                CUcontext before = nullptr;
-                (void)(*driver)->cuCtxGetCurrent(&before);
-                make_current(nullptr);
-                call();
-                make_current(before);
-              }};
+  return {.type = type, .enter_thread = enter, .without_context = without_context(driver_)};
 }
 
 std::string LentHbm::describe() const { return fmt::format("GPU {}, {}", loan_.ordinal, path_); }

@@ -25,7 +25,7 @@ struct NodeConfig {
   std::string secret, certificates;
   std::string fabric;  // UCX devices; "": TLS, or Unix sockets
   std::uint32_t channels = 1;
-  // With a fabric: what UCX sends from besides.
+  // With a fabric: GPU memory that UCX sends from, or receives from when peers send from theirs.
   std::optional<rdma::UcxGpuMemory> gpu = std::nullopt;
 };
 // UCX's settings, without the prefix UCX_: RDMA on `devices` only. UCX's TCP ports would let

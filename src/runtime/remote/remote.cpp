@@ -13,6 +13,7 @@
 #include "cluster/registry/etcd/address.hpp"
 #include "runtime/remote/guard.hpp"
 #include "runtime/remote/nodes.hpp"
+#include "runtime/remote/ucx_gpu.hpp"
 
 namespace vmem::runtime {
 namespace {
@@ -81,7 +82,8 @@ Remote::~Remote() {
   if (live == this) live = nullptr;
 }
 
-Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::function<void()> on_ready) {
+Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::function<void()> on_ready,
+                                              const gpu::DriverRef& driver) {
   auto listed = cluster::parse_peers(fmt::format("{}", fmt::join(options.remote, ",")));
   if (!listed) return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--remote: {}", listed.error().message));
   rdma::RemoteTier::Config config;
@@ -96,12 +98,13 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
   VMEM_ASSIGN(cluster::StaticPeers peers, cluster::StaticPeers::create(self, *listed));
   std::unique_ptr<Remote> remote(new Remote(std::move(peers)));
   VMEM_ASSIGN(const std::string listen, listen_address(options));
-  const NodeConfig own{.self = self,
-                       .listen = listen,
-                       .secret = options.secret,
-                       .certificates = options.certificates,
-                       .fabric = options.fabric,
-                       .channels = channel_count(options.remote_channels)};
+  NodeConfig own{.self = self,
+                 .listen = listen,
+                 .secret = options.secret,
+                 .certificates = options.certificates,
+                 .fabric = options.fabric,
+                 .channels = channel_count(options.remote_channels)};
+  if (driver && !own.fabric.empty()) own.gpu = receive_from_gpus(driver, fabric_settings(own.fabric));
   config.channels = own.channels;
   config.credentials = credentials_of(own);
   // Leaves time for several attempts within the wait for a page.

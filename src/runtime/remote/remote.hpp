@@ -9,6 +9,7 @@
 
 #include "base/clock.hpp"
 #include "cluster/static_peers.hpp"
+#include "gpu/handles.hpp"
 #include "rdma/lending/remote_tier/remote_tier.hpp"
 #include "runtime/cluster/joint_regions.hpp"
 #include "runtime/cluster/member.hpp"
@@ -28,9 +29,11 @@ class AddressUser {
 
 class Remote {
  public:
-  // Returns when all nodes of the option were reached. Errors: INVALID_OPTION, with the node that
+  // Returns when all nodes of the option were reached. `driver`: of this process's GPUs; null: it
+  // uses none, and lenders stage pages in HBM for it. Errors: INVALID_OPTION, with the node that
   // was not reached and the reason; those of UCX.
-  static Result<std::unique_ptr<Remote>> start(const Options& options, std::function<void()> on_ready);
+  static Result<std::unique_ptr<Remote>> start(const Options& options, std::function<void()> on_ready,
+                                               const gpu::DriverRef& driver = nullptr);
   ~Remote();
   Remote(const Remote&) = delete;
   Remote& operator=(const Remote&) = delete;
