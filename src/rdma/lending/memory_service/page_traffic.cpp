@@ -141,10 +141,7 @@ void PageTraffic::send_page(const PassageRef& passage) {
 }
 
 std::optional<SendId> PageTraffic::send_now(const PassageRef& passage) {
-  if (passage->memory.empty() && !pin(*passage)) {
-    stage_late(passage);
-    return std::nullopt;
-  }
+  if (passage->memory.empty() && !pin(passage)) return std::nullopt;
   const wire::Reply reply{.lease = passage->at.lease, .offset = passage->at.offset};
   const auto header = wire::write({.version = parts_.peers.version(passage->peer),
                                    .kind = Kind::fetched,
@@ -172,7 +169,7 @@ void PageTraffic::sent(SendId send) {
   parts_.statistics.fetched_bytes += passage.at.page.bytes;
   if (passage.pinned) {
     ++parts_.statistics.hbm_direct;
-    passage.lease->direct_breaks = 0;
+    if (passage.lease->direct_breaks < kMostDirectBreaks) passage.lease->direct_breaks = 0;
   } else if (wire::medium_of(passage.at.offset) == wire::Medium::hbm) {
     ++parts_.statistics.hbm_staged;
   }
@@ -219,15 +216,24 @@ bool PageTraffic::may_go_directly(PeerId peer, const Lease& lease, const wire::P
          lease.direct_breaks < kMostDirectBreaks && parts_.peers.takes_gpu_memory(peer);
 }
 
-bool PageTraffic::pin(Passage& passage) {
-  const auto pinned = parts_.direct->pin(*page_of(passage).slot);
-  if (!pinned) return false;
-  passage.memory = *pinned;
-  passage.pinned = true;
+// At its turn. False: it goes another way, or nowhere, as its connection has ended meanwhile.
+bool PageTraffic::pin(const PassageRef& passage) {
+  if (parts_.peers.find(passage->peer) == nullptr) {
+    left(passage);
+    return false;
+  }
+  const bool may = may_go_directly(passage->peer, *passage->lease, passage->at);
+  const auto pinned = may ? parts_.direct->pin(*page_of(*passage).slot) : std::nullopt;
+  if (!pinned) {
+    stage_late(passage);
+    return false;
+  }
+  passage->memory = *pinned;
+  passage->pinned = true;
   return true;
 }
 
-// Its granules lie apart, or its slab is to go back.
+// Its granules lie apart, its slab is to go back, or direct sends have failed meanwhile.
 void PageTraffic::stage_late(const PassageRef& passage) {
   if (!stage(*passage)) return end_fetch(passage, Answer::again);
   to_tier(passage, tiers::Direction::load, *page_of(*passage).slot);
