@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
-#include <list>
 
 #include "migration/mover_published.hpp"
 
@@ -296,75 +295,6 @@ TEST_F(Freeze, AnotherNodeReadsAPageWhileQueuedKernelsRead) {
   EXPECT_TRUE(at_once);
   close_page(region, 0);
   finish_work(a);
-}
-
-TEST_F(Freeze, ALoadForAnotherNodeEndsAfterASecond) {
-  start({.hbm_pages = 2, .host_pages = 2, .spill_pages = 8});
-  Region& region = allocate(6);
-  for (std::uint32_t i = 0; i < 6; ++i)
-    write_to_the_end(actor(), writing(region, i), static_cast<unsigned char>(i + 1));
-  settle();
-  ASSERT_TRUE(freeze(region));
-  std::uint32_t below = 0;
-  while (in_hbm(region, below) || page(region, below).owns_frame() || in_host(region, below)) ++below;
-  ASSERT_LT(below, 6u);
-  spill->hold_back(tiers::Direction::load);
-  OpenPageRequest open;
-  open.run = {&region, below, 1};
-  open.for_other_node = true;
-  mover->post(open);
-  steps();
-  now_us += 900'000;
-  steps();
-  EXPECT_FALSE(open.done());
-  now_us += 200'000;
-  ASSERT_TRUE(step_until([&] { return open.done(); }));
-  ASSERT_FALSE(open.result());
-  EXPECT_EQ(open.result().error().status, VMEM_ERROR_TIMEOUT);
-  spill->let_go();
-  settle();
-  EXPECT_TRUE(opens_here(region, below));
-}
-
-// Or else the pages of a silent lender would take all places that a reader has here.
-TEST_F(Freeze, FewLoadsForOtherNodesWaitForOneLender) {
-  constexpr std::uint32_t kPages = 40, kMost = 16;
-  start({.hbm_pages = 2, .host_pages = 4, .spill_pages = 64});
-  Region& region = allocate(kPages);
-  for (std::uint32_t i = 0; i < kPages; ++i)
-    write_to_the_end(actor(), writing(region, i), static_cast<unsigned char>(i + 1));
-  settle();
-  ASSERT_TRUE(freeze(region));
-  spill->hold_back(tiers::Direction::load);
-  std::list<OpenPageRequest> opens;
-  std::uint32_t here = 0;
-  for (std::uint32_t i = 0; i < kPages; ++i) {
-    const Page& each = page(region, i);
-    if (each.has_frame() || each.slot_current()) here = i;
-    if (each.has_frame() || each.slot_current()) continue;
-    OpenPageRequest& open = opens.emplace_back();
-    open.run = {&region, i, 1};
-    open.for_other_node = true;
-    mover->post(open);
-  }
-  ASSERT_GT(opens.size(), kMost);
-  steps();
-  std::uint32_t refused = 0;
-  for (OpenPageRequest& open : opens) {
-    if (!open.done()) continue;
-    ASSERT_FALSE(open.result());
-    EXPECT_EQ(open.result().error().status, VMEM_ERROR_TIMEOUT);
-    ++refused;
-  }
-  EXPECT_EQ(refused, opens.size() - kMost) << "at once";
-  EXPECT_TRUE(opens_here(region, here));
-  spill->let_go();
-  for (OpenPageRequest& open : opens) {
-    ASSERT_TRUE(step_until([&] { return open.done(); }));
-    if (open.result()) close_page(region, open.run.first);
-  }
-  settle();
-  EXPECT_TRUE(opens_here(region, opens.back().run.first)) << "which was refused before";
 }
 
 TEST_F(Freeze, APageWhoseCopyBelowIsLostComesFromOtherNodes) {

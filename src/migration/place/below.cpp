@@ -196,15 +196,14 @@ Status Below::submit(PageRef ref, Direction direction, Wanted wanted) {
   return {};
 }
 
-Status Below::wait_for_others(const Request* request, PageRef ref) {
+Result<std::uint32_t> Below::queue_for_others(PageRef ref) const {
   const std::uint32_t queue = queue_of(ref);
   const auto there = std::ranges::count(waiting_for_others_, queue, [](const auto& each) { return each.second; });
   if (there >= kMostForOthers)
     return fail(VMEM_ERROR_TIMEOUT, fmt::format("{} pages are being loaded for other nodes from where the page at "
                                                 "{:#x} lies, as many as may wait there; ask again",
                                                 there, core_.address_of(ref)));
-  waiting_for_others_.insert_or_assign(request, queue);
-  return {};
+  return queue;
 }
 
 bool Below::loading_to_host() const {

@@ -102,10 +102,14 @@ class Below {
   std::uint32_t queue_of(PageRef ref) const;
   // Somebody waits for the page, whose load is in flight.
   void hurry(PageRef ref);
-  // A page's load for another node waits until waits_no_more(). Error: TIMEOUT, at once, if as many
-  // wait in its queue: a lender that is silent, or slow, delays few of the pages that others ask
-  // for. REQUIRES: a slot below.
-  Status wait_for_others(const Request* request, PageRef ref);
+  // Where a page's load for another node may wait. Error: TIMEOUT, at once, if as many wait there as
+  // may: a lender that is silent, or slow, delays few of the pages that others ask for. REQUIRES: a
+  // slot below.
+  Result<std::uint32_t> queue_for_others(PageRef ref) const;
+  // From one step of the request to its next, which calls waits_no_more(). Throws std::bad_alloc.
+  void waits_for_others(const Request* request, std::uint32_t queue) {
+    waiting_for_others_.insert_or_assign(request, queue);
+  }
   void waits_no_more(const Request* request) { waiting_for_others_.erase(request); }
   // True if a read into a host slot is in flight: that slot can be released when it ends.
   bool loading_to_host() const;
