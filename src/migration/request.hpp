@@ -210,6 +210,7 @@ struct OpenPageRequest final : Request {
   bool for_other_node = false;
   // Answer: the page is not here, and was not opened.
   bool absent = false;
+  bool coming = false;  // with absent: its bytes are on their way to here
   // Answer: one of these, or neither (reading only) for a page that was never written.
   std::byte* host = nullptr;
   CUdeviceptr device_window = 0;

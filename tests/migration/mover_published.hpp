@@ -20,15 +20,18 @@ class PublishedTest : public MoverTest {
     close.run = {&region, page, 1};
     EXPECT_TRUE(ask(close));
   }
-  // Opens the page as for another node. True: it was here.
+  // Opens the page as for another node. True: it was here. Else `comes` says whether it is on its
+  // way.
   bool opens_here(Region& region, std::uint32_t page) {
     OpenPageRequest open;
     open.run = {&region, page, 1};
     open.for_other_node = true;
     EXPECT_TRUE(ask(open));
     if (!open.absent) close_page(region, page);
+    comes = open.coming;
     return !open.absent;
   }
+  bool comes = false;
 };
 
 class Freeze : public PublishedTest {

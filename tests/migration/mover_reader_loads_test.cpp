@@ -129,5 +129,28 @@ TEST_F(ReaderLoads, ThoseThatFailedMakeRoomForOthers) {
   EXPECT_EQ(end(later), kMost);
 }
 
+// The directory may know of the page already, and must not hear that it is gone.
+TEST_F(OpenRegion, APageThatIsOnItsWayIsNotSaidToBeGone) {
+  start({.hbm_pages = 2, .host_pages = 8, .files = true});
+  ASSERT_TRUE(space->withdraw(32, 32));
+  const auto opened = open(2);
+  ASSERT_TRUE(opened) << opened.error().message;
+  Region& region = **opened;
+  EXPECT_FALSE(opens_here(region, 1));
+  EXPECT_FALSE(comes);
+  files->hold_back();
+  Actor& reader = actor();
+  const auto reads = begin(reader, reading(region, 1));
+  ASSERT_TRUE(step_until([&] { return files->loads == 1; }));
+  EXPECT_FALSE(opens_here(region, 1));
+  EXPECT_TRUE(comes);
+  files->let_go();
+  ASSERT_TRUE(complete(*reads));
+  release(reader, reading(region, 1));
+  finish_work(reader);
+  settle();
+  EXPECT_TRUE(opens_here(region, 1));
+}
+
 }  // namespace
 }  // namespace vmem::migration

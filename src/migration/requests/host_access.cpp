@@ -69,6 +69,7 @@ std::optional<Status> OpenPageRequest::open(MoverParts& parts) {
   }
   bool in_frame = page.owns_frame();
   absent = for_other_node && page.version != 0 && !in_frame && !page.slot_current() && Below::from_source(ref);
+  coming = absent && parts.transfers.busy_below(page);
   if (absent) return Status{};
   if (!in_frame && page.version != 0) {
     if (for_other_node && !page.slot_current()) {

@@ -43,7 +43,6 @@ struct MoverPages::Job {
   std::optional<migration::ClosePageRequest> close;
   Next next = Next::refuse;
   bool is_open = false;
-  bool is_gone = false;    // lost, or not here: it was dropped, or never came
   bool has_room = false;   // of the staging memory; with a copy, the copy's
   gpu::PinnedBuffer copy;  // empty: lent in place
   Answer refusal = Answer::unknown;
@@ -210,7 +209,8 @@ void MoverPages::opened(JobPtr job) noexcept {
   const migration::OpenPageRequest& page = *job->open;
   job->is_open = page.result() && !page.absent;
   job->refusal = page.result() ? Answer::unknown : answer_of(page.result().error());
-  job->is_gone = job->refusal == Answer::damaged || page.absent;
+  const bool gone = job->refusal == Answer::damaged || (page.absent && !page.coming);
+  if (gone && config_.gone) (void)ran_within_memory([&] { config_.gone(job->page); });
   if (!job->is_open) {
     job->next = Next::refuse;
     leave_region(*job);
@@ -413,7 +413,6 @@ void MoverPages::prove(JobPtr job) {
 }
 
 void MoverPages::refuse(JobPtr job) {
-  if (job->is_gone && config_.gone) (void)ran_within_memory([&] { config_.gone(job->page); });
   job->lent(std::unexpected(job->refusal));
   end(std::move(job));
 }

@@ -10,7 +10,7 @@
 // another node published is refused if it is not here: the reader asks the nodes that have it.
 // Opening and closing are requests to the mover that nobody waits for. Threads of this class copy,
 // prove and answer. So neither the node's thread nor the mover's waits, and the mover's thread
-// allocates nothing here.
+// allocates nothing here, except to say that a page is gone.
 #pragma once
 
 #include <condition_variable>
@@ -45,7 +45,8 @@ class MoverPages final : public sharing::PageHolder {
     std::size_t most_waiting = 1000;                        // pages, for room for a copy
     // Then who asked is to ask again: within the time that it waits for an answer.
     std::uint64_t most_wait_us = 1'000'000;
-    // Told of pages that were to be lent, and are lost or not here. A worker's thread.
+    // Told of pages that were to be lent, and are lost or not here, before the mover begins to load
+    // them. Neither waits nor throws anything but std::bad_alloc. The mover's thread.
     std::function<void(const sharing::SharedPage&)> gone = {};
   };
   // A region that nobody writes to any more: its own frozen, or another node's opened here.

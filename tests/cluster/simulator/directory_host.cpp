@@ -14,6 +14,7 @@ using namespace directory;  // all of it is driven here
 constexpr int kMostSteps = 2000;              // in a row
 constexpr std::uint64_t kSourceUs = 600'000;  // for a source to answer
 constexpr std::uint64_t kMostRoundsUs = 20'000;
+constexpr std::uint64_t kMostThreadsUs = 300'000;  // between the threads of a busy program
 
 std::uint64_t number(NodeId id) { return static_cast<std::uint64_t>(id); }
 
@@ -84,7 +85,12 @@ void DirectoryHost::go_on() {
   if (!process_) return;
   std::vector<std::uint64_t> turns;
   for (const auto& [turn, job] : process_->jobs) turns.push_back(turn);
-  for (const std::uint64_t turn : turns) ask_next(turn);
+  for (const std::uint64_t turn : turns) {
+    const auto found = process_->jobs.find(turn);
+    if (found == process_->jobs.end()) continue;
+    found->second.landed ? take(turn) : ask_next(turn);
+  }
+  for (const Page& page : std::set(process_->gone)) say_gone(page);
   wake();
 }
 
@@ -109,6 +115,7 @@ void DirectoryHost::enrollment_event(const EnrollmentEvent& event) {
   process_->jobs.clear();
   process_->keeping.clear();
   process_->asked.clear();
+  process_->gone.clear();
   if (std::holds_alternative<Left>(event)) process_.reset();
 }
 
@@ -200,6 +207,7 @@ void DirectoryHost::forget(Serial serial) {
   std::erase_if(process.jobs, [&](const auto& each) { return each.second.serial == serial; });
   std::erase_if(process.keeping, [&](const auto& each) { return each.second.wanted.serial == serial; });
   std::erase_if(process.asked, [&](const auto& each) { return each.first.first == serial; });
+  std::erase_if(process.gone, [&](const auto& each) { return each.first == serial; });
 }
 
 void DirectoryHost::on(const CloseEnded& event) {
@@ -211,7 +219,10 @@ void DirectoryHost::on(const CloseEnded& event) {
 void DirectoryHost::put(Serial serial, std::uint32_t page) { process_->data[{serial, page}] = bytes_of(serial, page); }
 
 bool DirectoryHost::has(Serial serial, std::uint32_t page) const {
-  return process_ != nullptr && process_->data.contains({serial, page});
+  if (process_ == nullptr) return false;
+  return process_->data.contains({serial, page}) || std::ranges::any_of(process_->jobs, [&](const auto& each) {
+           return each.second.landed && each.second.serial == serial && each.second.page == page;
+         });
 }
 
 void DirectoryHost::evict(Serial serial, std::uint32_t page) {
@@ -247,6 +258,7 @@ void DirectoryHost::on(const Answered& answered) {
   if (answered.run.state == PageState::free) ++counts.free;
   if (answered.run.state == PageState::lost) ++counts.lost;
   if (answered.run.state != PageState::published) return;
+  say_gone({answered.serial, answered.run.pages.first});  // the mover said so before it asked for the page
   start_job({.serial = answered.serial,
              .page = answered.run.pages.first,
              .fetch = answered.fetch,
@@ -284,6 +296,7 @@ void DirectoryHost::ask_next(std::uint64_t turn) {
   const auto found = process_->jobs.find(turn);
   if (found == process_->jobs.end()) return;
   Job& job = found->second;
+  if (job.landed) return;
   const bool late = enrolled_.clock().now_us() >= job.deadline_us;
   if (late || job.next >= job.sources.size()) return finish_job(turn, false);
   const std::size_t asked = ++job.next;
@@ -296,7 +309,7 @@ void DirectoryHost::ask_next(std::uint64_t turn) {
     const auto same = process.lock();
     if (same == nullptr || same != process_ || enrolled_.stopped()) return;
     const auto still = same->jobs.find(turn);
-    if (still == same->jobs.end() || still->second.next != asked) return;
+    if (still == same->jobs.end() || still->second.next != asked || still->second.landed) return;
     same->directory.missing(still->second.serial, {{.first = still->second.page, .count = 1}},
                             still->second.sources[asked - 1]);
     ask_next(turn);
@@ -331,7 +344,7 @@ void DirectoryHost::finish_job(std::uint64_t turn, bool got) {
 
 void DirectoryHost::got(std::uint64_t turn, NodeId from, bool has, std::uint64_t bytes) {
   const auto found = process_->jobs.find(turn);
-  if (found == process_->jobs.end()) return;
+  if (found == process_->jobs.end() || found->second.landed) return;
   const Job job = found->second;
   const bool awaited = job.next > 0 && job.sources[job.next - 1] == from;
   if (!has) {
@@ -341,10 +354,36 @@ void DirectoryHost::got(std::uint64_t turn, NodeId from, bool has, std::uint64_t
   }
   expect(bytes == bytes_of(job.serial, job.page), "wrong bytes came");
   const bool taken = process_->directory.arrived(job.serial, job.page, job.fetch);
-  if (taken) process_->data[{job.serial, job.page}] = bytes;
   counts.read += taken ? 1 : 0;
   counts.refused += taken ? 0 : 1;
-  finish_job(turn, taken);
+  if (!taken) return finish_job(turn, false);
+  found->second.landed = true;
+  if (setup_.config.keeps_copies) return take(turn);
+  later([this, turn] { take(turn); });
+}
+
+void DirectoryHost::take(std::uint64_t turn) {
+  const auto found = process_->jobs.find(turn);
+  if (found == process_->jobs.end()) return;
+  put(found->second.serial, found->second.page);
+  finish_job(turn, true);
+}
+
+void DirectoryHost::say_gone(const Page& page) {
+  if (process_->gone.erase(page) == 0) return;
+  expect(!has(page.first, page.second),
+         fmt::format("denies page {} of region {}, which it has", page.second, static_cast<std::uint64_t>(page.first)));
+  process_->directory.missing(page.first, {{.first = page.second, .count = 1}}, process_->self);
+  wake();
+}
+
+// What a stopped process was to do, it does when it goes on.
+void DirectoryHost::later(std::function<void()> what) {
+  const std::uint64_t after_us = process_->random() % 4 == 0 ? process_->random() % kMostThreadsUs : 0;
+  registry_.queue().after(after_us, [this, what = std::move(what), process = std::weak_ptr(process_)] {
+    const auto same = process.lock();
+    if (same != nullptr && same == process_ && !enrolled_.stopped()) what();
+  });
 }
 
 void DirectoryHost::serve(NodeId from, Serial serial, std::uint32_t page, std::uint64_t job) {
@@ -358,8 +397,8 @@ void DirectoryHost::serve(NodeId from, Serial serial, std::uint32_t page, std::u
       }
   }
   // A program finds out what it has dropped when it is asked for it.
-  if (!here && !setup_.config.keeps_copies)
-    process_->directory.missing(serial, {{.first = page, .count = 1}}, process_->self);
+  if (!here && !setup_.config.keeps_copies && process_->gone.emplace(serial, page).second)
+    later([this, page = Page{serial, page}] { say_gone(page); });
   std::string rest;
   put_number(rest, job);
   put_number(rest, here ? 1 : 0);

@@ -88,6 +88,8 @@ class DirectoryHost {
     std::size_t next = 0;    // source
     std::uint64_t keep = 0;  // number of the KeepWanted that it is for; 0: it is read
     std::uint64_t deadline_us = 0;
+    // The directory knows that the bytes are here. A program's mover does not yet.
+    bool landed = false;
   };
   struct Keeping {
     directory::KeepWanted wanted;
@@ -118,6 +120,7 @@ class DirectoryHost {
     std::map<std::uint64_t, Job> jobs;
     std::map<std::uint64_t, Keeping> keeping;
     std::map<Page, std::vector<Asked>> asked;
+    std::set<Page> gone;  // as the mover has found out, and the directory does not know yet
     std::uint64_t last_job = 0, last_keep = 0;
   };
   void enrollment_event(const EnrollmentEvent& event);
@@ -140,6 +143,10 @@ class DirectoryHost {
   void receive(Address from, const std::string& message);
   void serve(NodeId from, directory::Serial serial, std::uint32_t page, std::uint64_t job);
   void got(std::uint64_t job, NodeId from, bool has, std::uint64_t bytes);
+  void take(std::uint64_t job);
+  void say_gone(const Page& page);
+  // On the mover's thread, a short time later.
+  void later(std::function<void()> what);
   void send(NodeId to, char kind, const std::string& rest);
   void expect(bool right, const std::string& what);
 

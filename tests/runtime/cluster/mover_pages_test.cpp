@@ -135,6 +135,31 @@ TEST_F(LentPages, APageThatIsLostIsSaidToBe) {
   EXPECT_EQ(lost, refused);
 }
 
+// Before the mover can begin to load it: or else what is said of it could come after the page has.
+TEST_F(LentPages, APageThatIsLostIsSaidToBeThoughAllWorkersAreBusy) {
+  std::atomic<bool> said = false;
+  start({.workers = 1, .gone = [&](const sharing::SharedPage&) { said = true; }}, 16, 192);
+  publish(40);
+  ASSERT_TRUE(runtime->requests().quiesce());
+  spoil_disk();
+  std::promise<void> begun, end;
+  pages->lend(page_of(39), [&](Reply lent) {
+    begun.set_value();
+    end.get_future().wait();
+    if (lent) lent->give_back();
+  });
+  begun.get_future().wait();
+  std::vector<std::future<Reply>> asked;
+  for (std::uint32_t page = 0; page < 8; ++page) asked.push_back(ask(page_of(page)));
+  EXPECT_TRUE(comes_true([&] { return said.load(); }));
+  EXPECT_FALSE(is_here(asked.front()));
+  end.set_value();
+  for (auto& each : asked) {
+    ASSERT_TRUE(comes(each));
+    if (Reply reply = each.get()) reply->give_back();
+  }
+}
+
 TEST_F(LentPages, APageThatWasNeverWrittenIsNotHere) {
   start();
   publish(3, {1});
