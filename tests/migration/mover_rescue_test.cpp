@@ -143,5 +143,29 @@ TEST_F(Rescues, WhatWasLostBeforeIsNotPublished) {
   EXPECT_TRUE(cpu_write(region, 0, 9)) << "it is writable as before";
 }
 
+TEST_F(Rescues, WhatIsLostWhileTheRegionIsBeingFrozenIsNotPublished) {
+  start({.hbm_pages = 2, .files = true});
+  Region& region = allocate(2);
+  for (std::uint32_t i = 0; i < 2; ++i) ASSERT_TRUE(cpu_write(region, i, std::uint8_t(1 + i)));
+  Actor& user = actor();
+  tier->hold_back(Direction::load);
+  tier->answer_next(Direction::load, tiers::Outcome::lost);
+  ASSERT_TRUE(acquire(user, reading(region, 1)));
+  release(user, reading(region, 1));
+  FreezeRequest request;
+  aim(request, region);
+  mover->post(request);
+  steps();
+  ASSERT_FALSE(request.done());
+  tier->let_go(Direction::load);
+  ASSERT_TRUE(step_until([&] { return request.done(); }));
+  finish_work(user);
+  ASSERT_FALSE(request.result());
+  EXPECT_EQ(request.result().error().status, VMEM_ERROR_INVALID_VALUE);
+  EXPECT_THAT(request.result().error().message,
+              AllOf(HasSubstr("cannot be published"), HasSubstr("no valid copy left")));
+  EXPECT_TRUE(cpu_write(region, 0, 9)) << "it is writable as before";
+}
+
 }  // namespace
 }  // namespace vmem::migration

@@ -11,6 +11,11 @@ using pagetable::Mapped;
 
 namespace {
 
+Status refuse(const MoverParts& parts, const pagetable::Region& region, vmem_status status, std::string_view why) {
+  return fail(status, fmt::format("the memory at {:#x} cannot be published: {}",
+                                  parts.core.config.space->address_of(region.first.index), why));
+}
+
 // What was mapped for reading only meanwhile is writable again.
 Status thaw(MoverParts& parts, pagetable::Region& region) {
   region.freeze = Freeze::none;
@@ -18,6 +23,18 @@ Status thaw(MoverParts& parts, pagetable::Region& region) {
   for (std::uint32_t i = 0; i < region.page_count; ++i) {
     const PageRef ref{&region, i};
     if (ref.page().mapped != Mapped::nothing) VMEM_TRY(parts.mapper.set_access(ref, pagetable::Access::write));
+  }
+  return {};
+}
+
+// A page that has no copy left cannot be published.
+Status check_pages(const MoverParts& parts, pagetable::Region& region) {
+  for (std::uint32_t i = 0; i < region.page_count; ++i) {
+    const PageRef ref{&region, i};
+    if (ref.state().has(PageState::kLost) && !parts.losses.is_unread(ref))
+      return refuse(parts, region, VMEM_ERROR_INVALID_VALUE,
+                    fmt::format("the page at {:#x} has no valid copy left; free it, and make it anew",
+                                parts.core.address_of(ref)));
   }
   return {};
 }
@@ -51,6 +68,11 @@ std::optional<Status> FreezeRequest::advance(MoverParts& parts) {
     patience_.reset();
     ref.page().last_write = false;  // it is not to be fetched for writing
   }
+  // Loads that were in flight when it began have ended.
+  if (Status whole = check_pages(parts, *region); !whole) {
+    VMEM_TRY(thaw(parts, *region));
+    return whole;
+  }
   region->freeze = Freeze::done;
   // Other nodes use its addresses: they belong to no region until they are granted anew, which may
   // be before the region has ended here.
@@ -63,9 +85,8 @@ std::optional<Status> FreezeRequest::advance(MoverParts& parts) {
 }
 
 Status FreezeRequest::check(const MoverParts& parts) const {
-  const std::uintptr_t address = parts.core.config.space->address_of(region->first.index);
   const auto refuse = [&](vmem_status status, std::string_view why) {
-    return fail(status, fmt::format("the memory at {:#x} cannot be published: {}", address, why));
+    return migration::refuse(parts, *region, status, why);
   };
   if (region->has_strangers())
     return refuse(VMEM_ERROR_INVALID_VALUE,
@@ -79,13 +100,8 @@ Status FreezeRequest::check(const MoverParts& parts) const {
     if (region->pages[i].kept)
       return refuse(VMEM_ERROR_IN_USE,
                     "some of it has to stay mapped for a use that vmem cannot track, such as a graph or a library");
-    const PageRef ref{region, i};
-    if (ref.state().has(PageState::kLost) && !parts.losses.is_unread(ref))
-      return refuse(VMEM_ERROR_INVALID_VALUE,
-                    fmt::format("the page at {:#x} has no valid copy left; free it, and make it anew",
-                                parts.core.address_of(ref)));
   }
-  return {};
+  return check_pages(parts, *region);
 }
 
 std::optional<Status> ThawRequest::advance(MoverParts& parts) {
