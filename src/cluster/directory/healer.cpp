@@ -41,6 +41,7 @@ void Healer::decide(std::uint32_t page) {
   if (pages_[page].state != HomeState::seeking || seek_.contains(page)) return;
   if (keeps_.asked(page, KeepDesk::Kind::has)) return;
   pages_.set_without_keeper(page);
+  look_.insert(page);
   if (pages_[page].state == HomeState::lost) lost_.insert(page);
 }
 
@@ -63,7 +64,7 @@ void Healer::answer(std::uint32_t page, std::uint32_t place, std::uint64_t round
     pages_.add_keeper(page, place);
     seek_.erase(page);
     look_.insert(page);
-    if (!is_full(table_[place].who.node)) avoided_.erase(table_[place].who.node);
+    if (!is_full(table_[place].who.node) && avoided_.erase(table_[place].who.node) != 0) retry();
     return;
   }
   if (awaited && said == KeepAnswer::cached) return only_cached(page, place);
@@ -204,6 +205,14 @@ const KnownNode* Healer::choose(const HomePages::Page& entry, std::uint64_t now_
   return nullptr;
 }
 
+// When a page that could not be helped now is looked at again, if no node and no participant changes
+// before: an invitation may fail, and a daemon is avoided for a time only.
+std::uint64_t Healer::next_retry_us(std::uint64_t now_us) const {
+  std::uint64_t next_us = invite_ != NodeId{} ? now_us + context_.config.resend_us : UINT64_MAX;
+  for (const auto& [node, avoided] : avoided_) next_us = std::min(next_us, avoided.until_us);
+  return next_us;
+}
+
 void Healer::heal(std::uint32_t page, std::uint64_t now_us) {
   const HomePages::Page& entry = pages_[page];
   if (entry.state == HomeState::seeking || keeps_.asked(page, KeepDesk::Kind::fetch)) return;
@@ -267,8 +276,8 @@ bool Healer::look(std::uint64_t now_us) {
       continue;
     }
     lacking_.insert(page);
-    retry_us_ = std::min(retry_us_, now_us + context_.config.resend_us);
     heal(page, now_us);
+    retry_us_ = std::min(retry_us_, next_retry_us(now_us));
   }
   return moved;
 }

@@ -305,12 +305,52 @@ TEST_F(HomeHealingTest, OneMissingPageOfAMillionCostsAFewSteps) {
   EXPECT_LE(settle(), 2);
 }
 
-TEST_F(HomeHealingTest, PagesWithoutRoomForCopiesAreLookedAtOnceARetry) {
+TEST_F(HomeHealingTest, PagesThatNoDaemonCanKeepAreLookedAtWhenNodesChange) {
   publish(1, 1, kMillion);
   settle();
-  EXPECT_EQ(settle(), 0);
-  clock.advance(config.resend_us);
+  for (int i = 0; i < 100; ++i) {
+    clock.advance(config.resend_us);
+    EXPECT_EQ(settle(), 0);
+  }
+  home->view_changed();
   EXPECT_LE(settle(), int(kMillion / 4096 + 2));
+  view.nodes.push_back({.id = kTwo, .daemon = true});
+  home->view_changed();
+  EXPECT_GT(settle(), 0);
+  EXPECT_FALSE(registry.posted.empty()) << "it is invited";
+}
+
+// What its only daemon has refused is asked of it again, and not before it may be asked.
+TEST_F(HomeHealingTest, PagesAreLookedAtWhenADaemonMayBeAskedAgain) {
+  publish(2, 1, 3);
+  settle();
+  ASSERT_TRUE(said_to<Keep>(kTwo));
+  const Keep asked = *said_to<Keep>(kTwo);
+  tell(kTwo, Kept{.pages = runs(0, 3), .round = asked.round, .answer = KeepAnswer::no_room});
+  EXPECT_GT(settle(), 0);
+  std::uint64_t waited_us = 0;
+  for (; waited_us + config.resend_us < config.avoid_us; waited_us += config.resend_us) {
+    clock.advance(config.resend_us);
+    EXPECT_EQ(settle(), 0);
+  }
+  clock.advance(config.avoid_us - waited_us);
+  EXPECT_GT(settle(), 0);
+  EXPECT_TRUE(said_to<Keep>(kTwo));
+}
+
+// It was given up for a time, and answers after all.
+TEST_F(HomeHealingTest, PagesAreLookedAtWhenADaemonAnswersLate) {
+  publish(2, 1, 2);
+  settle();
+  ASSERT_TRUE(said_to<Keep>(kTwo));
+  const Keep asked = *said_to<Keep>(kTwo);
+  tell(kTwo, Kept{.pages = runs(0, 1), .round = asked.round, .answer = KeepAnswer::no});
+  settle();
+  tell(kTwo, Kept{.pages = runs(1, 1), .round = asked.round, .answer = KeepAnswer::yes});
+  settle();
+  const std::optional<Keep> again = said_to<Keep>(kTwo);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->pages, runs(0, 1));
 }
 
 TEST_F(HomeHealingTest, LongAnswersCoverARangeEach) {
