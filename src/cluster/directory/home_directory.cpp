@@ -405,8 +405,8 @@ bool HomeDirectory::step_publishing(std::uint64_t now_us, Outbox& out) {
   if (!publishing_) return false;
   const RegionRecord& record = desk_.record();
   const bool done = record.copies == 0 || healer_.satisfied();
-  const std::optional<std::uint32_t> lost = done && !record.removed ? pages_.first_lost() : std::nullopt;
   if (!done && !record.removed && now_us < publishing_->deadline_us) return false;
+  const std::optional<std::uint32_t> lost = record.removed || rebuilding() ? std::nullopt : pages_.first_lost();
   PublishEnded ended{.ticket = publishing_->ticket, .serial = record.serial, .published = true};
   if (!done && record.removed) {
     ended.serial = fail(VMEM_ERROR_LOST, fmt::format("region '{}' was removed before its {} copies were made: publish "

@@ -278,6 +278,28 @@ TEST_F(HomeHealingTest, APublicationOfWhichAPageWasLostMeanwhileSaysSo) {
   ADD_FAILURE() << "it did not end";
 }
 
+TEST_F(HomeHealingTest, APublicationThatEndsEarlyNamesThePageThatWasLost) {
+  RegionRecord record = region_of(1);
+  record.pages = 2;
+  record.copies = 1;
+  make(record).await_copies(Ticket{5}, 60'000'000);
+  tell(kOne, Report{.from = 0, .to = 2, .runs = {{.pages = {.first = 1, .count = 1}, .have = Have::kept}}});
+  settle();
+  const std::optional<Keep> asked = said_to<Keep>(kOne);
+  ASSERT_TRUE(asked);
+  tell(kOne, Kept{.pages = asked->pages, .round = asked->round, .answer = KeepAnswer::no});
+  ASSERT_EQ(home->pages()[0].state, HomeState::lost);
+  settle();
+  EXPECT_TRUE(out.events.empty() || !std::holds_alternative<PublishEnded>(out.events.back())) << "page 1 lacks a copy";
+  clock.advance(60'000'000);
+  settle();
+  ASSERT_FALSE(out.events.empty());
+  const auto& ended = std::get<PublishEnded>(out.events.back());
+  ASSERT_FALSE(ended.serial);
+  EXPECT_EQ(ended.serial.error().status, VMEM_ERROR_LOST);
+  EXPECT_THAT(ended.serial.error().message, ::testing::HasSubstr("page 0"));
+}
+
 TEST_F(HomeHealingTest, APublicationEndsWhenItsRegionIsRemoved) {
   RegionRecord removed = region_of(1);
   removed.removed = true;
