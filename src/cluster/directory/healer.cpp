@@ -205,14 +205,6 @@ const KnownNode* Healer::choose(const HomePages::Page& entry, std::uint64_t now_
   return nullptr;
 }
 
-// When a page that could not be helped now is looked at again, if no node and no participant changes
-// before: an invitation may fail, and a daemon is avoided for a time only.
-std::uint64_t Healer::next_retry_us(std::uint64_t now_us) const {
-  std::uint64_t next_us = invite_ != NodeId{} ? now_us + context_.config.resend_us : UINT64_MAX;
-  for (const auto& [node, avoided] : avoided_) next_us = std::min(next_us, avoided.until_us);
-  return next_us;
-}
-
 void Healer::heal(std::uint32_t page, std::uint64_t now_us) {
   const HomePages::Page& entry = pages_[page];
   if (entry.state == HomeState::seeking || keeps_.asked(page, KeepDesk::Kind::fetch)) return;
@@ -277,8 +269,11 @@ bool Healer::look(std::uint64_t now_us) {
     }
     lacking_.insert(page);
     heal(page, now_us);
-    retry_us_ = std::min(retry_us_, next_retry_us(now_us));
+    // The record has to change first, which may fail.
+    if (invite_ != NodeId{}) retry_us_ = std::min(retry_us_, now_us + context_.config.resend_us);
   }
+  if (lacking_.empty()) return moved;
+  for (const auto& [node, avoided] : avoided_) retry_us_ = std::min(retry_us_, avoided.until_us);
   return moved;
 }
 

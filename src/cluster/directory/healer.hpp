@@ -96,7 +96,6 @@ class Healer {
   std::vector<NodeId> nodes_of(Places places) const;
   void avoid(NodeId node, std::uint64_t now_us, KeepAnswer said);
   std::vector<NodeId> avoided(std::uint64_t now_us) const;
-  std::uint64_t next_retry_us(std::uint64_t now_us) const;
 
   const HomeContext& context_;
   HomePages& pages_;

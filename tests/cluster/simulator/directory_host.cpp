@@ -258,7 +258,8 @@ void DirectoryHost::on(const Answered& answered) {
   if (answered.run.state == PageState::free) ++counts.free;
   if (answered.run.state == PageState::lost) ++counts.lost;
   if (answered.run.state != PageState::published) return;
-  say_gone({answered.serial, answered.run.pages.first});  // the mover said so before it asked for the page
+  // The mover said so before it asked for the page.
+  say_gone({answered.serial, answered.run.pages.first});
   start_job({.serial = answered.serial,
              .page = answered.run.pages.first,
              .fetch = answered.fetch,
