@@ -102,9 +102,9 @@ class Below {
   std::uint32_t queue_of(PageRef ref) const;
   // Somebody waits for the page, whose load is in flight.
   void hurry(PageRef ref);
-  // Where a page's load for another node may wait. Error: TIMEOUT, at once, if as many wait there as
-  // may: a lender that is silent, or slow, delays few of the pages that others ask for. REQUIRES: a
-  // slot below.
+  // Where a page's load for another node may wait. Error: TIMEOUT, at once, if too many wait there
+  // already: a lender that is silent, or slow, delays few of the pages that others ask for.
+  // REQUIRES: a slot below.
   Result<std::uint32_t> queue_for_others(PageRef ref) const;
   // From one step of the request to its next, which calls waits_no_more(). Throws std::bad_alloc.
   void waits_for_others(const Request* request, std::uint32_t queue) {
