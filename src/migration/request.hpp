@@ -218,10 +218,10 @@ struct OpenPageRequest final : Request {
   std::optional<Status> advance(MoverParts& parts) override;
 
  private:
-  std::optional<Status> open(MoverParts& parts);
+  // `queue`: where the page's load waits, if that is for another node.
+  std::optional<Status> open(MoverParts& parts, std::optional<std::uint32_t>& queue);
 
-  Deadline below_;                         // for a page below host memory
-  std::optional<std::uint32_t> waits_in_;  // for another node: the queue of the page's load
+  Deadline below_;  // for a page below host memory
   // The page's uses when the request arrived. The request does not wait for later ones, which only
   // slabs can have.
   std::optional<std::vector<Stamp>> uses_;

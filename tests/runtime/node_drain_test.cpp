@@ -109,7 +109,7 @@ TEST(DrainWatch, ALimitThatStandsStillIsNotADrain) {
     return watch.saw("takes 64 MiB still", limit_standstill(nodes[0]), second * kSecondUs);
   };
   EXPECT_THAT(look(0), ElementsAre("takes 64 MiB still"));
-  EXPECT_THAT(look(10), ElementsAre(AllOf(HasSubstr("40 MiB of pages"), HasSubstr("memory of this daemon"))));
+  EXPECT_THAT(look(10), ElementsAre(AllOf(HasSubstr("40 MiB of pages"), HasSubstr("this daemon's memory"))));
 }
 
 TEST(DrainWatch, EachReasonIsNamed) {

@@ -200,9 +200,10 @@ Result<std::uint32_t> Below::queue_for_others(PageRef ref) const {
   const std::uint32_t queue = queue_of(ref);
   const auto there = std::ranges::count(waiting_for_others_, queue, [](const auto& each) { return each.second; });
   if (there >= kMostForOthers)
-    return fail(VMEM_ERROR_TIMEOUT, fmt::format("{} pages are being loaded for other nodes from where the page at "
-                                                "{:#x} lies, as many as may wait there; ask again",
-                                                there, core_.address_of(ref)));
+    return fail(VMEM_ERROR_TIMEOUT,
+                fmt::format("the page at {:#x} was not loaded for another node: {} such loads "
+                            "wait for the same lender or disk already, the most that may; ask again",
+                            core_.address_of(ref), there));
   return queue;
 }
 

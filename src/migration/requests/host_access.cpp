@@ -34,13 +34,13 @@ std::vector<Stamp> awaited_uses(MoverParts& parts, const PageRun& run, bool writ
 
 std::optional<Status> OpenPageRequest::advance(MoverParts& parts) {
   parts.below.waits_no_more(this);
-  waits_in_.reset();
-  std::optional<Status> opened = open(parts);
-  if (!opened && waits_in_) parts.below.waits_for_others(this, *waits_in_);
+  std::optional<std::uint32_t> queue;
+  std::optional<Status> opened = open(parts, queue);
+  if (!opened && queue) parts.below.waits_for_others(this, *queue);
   return opened;
 }
 
-std::optional<Status> OpenPageRequest::open(MoverParts& parts) {
+std::optional<Status> OpenPageRequest::open(MoverParts& parts, std::optional<std::uint32_t>& queue) {
   VMEM_TRY(check_live(run));
   const PageRef ref{run.region, run.first};
   Page& page = ref.page();
@@ -73,7 +73,7 @@ std::optional<Status> OpenPageRequest::open(MoverParts& parts) {
   if (absent) return Status{};
   if (!in_frame && page.version != 0) {
     if (for_other_node && !page.slot_current()) {
-      VMEM_ASSIGN(waits_in_, parts.below.queue_for_others(ref));
+      VMEM_ASSIGN(queue, parts.below.queue_for_others(ref));
     }
     auto here = parts.recall.recall(ref);
     if (!here && may_find_room_later(parts, here.error())) here = Attempt::after_transfer;

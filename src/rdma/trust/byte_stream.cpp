@@ -46,11 +46,15 @@ Result<std::size_t> ByteStream::read(Bytes into) {
   }
 }
 
-Result<std::size_t> ByteStream::write(std::span<const ConstBytes> pieces) {
-  if (tls_) return tls_->write(pieces.front());
+Result<std::size_t> ByteStream::write(std::span<const ConstBytes> pieces, std::size_t most) {
+  if (tls_) return tls_->write(pieces.front().first(std::min(most, pieces.front().size())));
   std::array<iovec, kMostSpans + 1> parts;
-  const std::size_t count = std::min(pieces.size(), parts.size());
-  for (std::size_t i = 0; i < count; ++i) parts[i] = {const_cast<std::byte*>(pieces[i].data()), pieces[i].size()};
+  std::size_t count = 0;
+  for (; count < std::min(pieces.size(), parts.size()) && most != 0; ++count) {
+    const std::size_t bytes = std::min(most, pieces[count].size());
+    parts[count] = {const_cast<std::byte*>(pieces[count].data()), bytes};
+    most -= bytes;
+  }
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = count;

@@ -1,6 +1,7 @@
 // A connected non-blocking socket: plain (Unix sockets) or under TLS.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -27,7 +28,8 @@ class ByteStream {
   // As in TlsSession; a plain stream needs no handshake. 0 bytes: the socket would block.
   Result<bool> handshake();
   Result<std::size_t> read(Bytes into);
-  Result<std::size_t> write(std::span<const ConstBytes> pieces);
+  // Writes at most so many bytes of the pieces, which are not empty.
+  Result<std::size_t> write(std::span<const ConstBytes> pieces, std::size_t most = SIZE_MAX);
   Result<bool> flush();
   void shut() noexcept;
 

@@ -52,8 +52,9 @@ std::map<Slice, NodeId> left_behind(std::vector<cluster::Record> slices, const s
   return left;
 }
 
-// Whether the region has ended. Its home and others may change the record at the same time.
-Result<bool> end(RegistryClient& registry, const Region& region) {
+// Erases the region's record, and its name unless that is a later version's or cannot be read.
+// False: somebody has changed one of them meanwhile, and nothing was erased.
+Result<bool> end_region(RegistryClient& registry, const Region& region) {
   const std::string key = directory::region_key(region.record.serial), name = directory::name_key(region.record.name);
   cluster::Commit commit{.conditions = {{.key = key, .modified = region.modified}},
                          .edits = {{.key = key, .value = std::nullopt, .lease = {}}}};
@@ -61,7 +62,7 @@ Result<bool> end(RegistryClient& registry, const Region& region) {
   for (const cluster::Record& each : names) {
     if (each.key != name) continue;  // a longer one
     const auto named = directory::parse_name(each.key, each.value);
-    if (!named || named->serial != region.record.serial) continue;  // a later version?
+    if (!named || named->serial != region.record.serial) continue;
     commit.conditions.push_back({.key = name, .modified = each.modified});
     commit.edits.push_back({.key = name, .value = std::nullopt, .lease = {}});
   }
@@ -99,7 +100,7 @@ Result<std::vector<AbandonedSlice>> clear_abandoned_slices(const RegistryAccess&
   Status failed;
   for (const Region& region : regions) {
     if (std::ranges::none_of(region.slices, [&](Slice slice) { return left.contains(slice); })) continue;
-    const Result<bool> ended = end(*registry, region);
+    const Result<bool> ended = end_region(*registry, region);
     if (!ended) failed = std::unexpected(ended.error());
     if (!ended || !*ended) occupy(region);
   }

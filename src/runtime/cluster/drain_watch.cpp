@@ -30,8 +30,8 @@ std::string standstill(const std::vector<ClusterNode>& nodes, const ClusterNode&
 std::string limit_standstill(const ClusterNode& node) {
   if (!node.holds) return standstill({}, node);
   return fmt::format(
-      "{} of pages leave as far as memory of this daemon and other nodes have room, by the programs whose "
-      "pages they are: one of these does not run, uses them without an end, or has no room in its leases",
+      "it still holds {} of pages. The programs that own them move them to this daemon's memory, or to other "
+      "nodes: one of these programs does not run, uses its pages without an end, or its leases are full",
       format_bytes(node.holds->hbm));
 }
 

@@ -1,4 +1,5 @@
-// What somebody who waits until a node of a cluster has been emptied is to hear, look by look.
+// The lines of `vmem node drain --wait` and `vmem node limit --wait`, which read the registry again
+// and again.
 //
 // Thread: one.
 #pragma once
@@ -11,11 +12,11 @@
 
 namespace vmem::runtime {
 
-// Why the node's pages and copies may stay where they are. Who has them is not known to the
-// registry: where others have room, this says what can be the matter.
+// Why a draining node may still hold pages and copies. The registry does not say whose they are, so
+// where other nodes have room, this lists the causes that are left.
 std::string standstill(const std::vector<ClusterNode>& nodes, const ClusterNode& node);
 
-// Why the pages in the node's HBM may stay there, above a limit.
+// Why the node's HBM may still hold more pages than its limit.
 std::string limit_standstill(const ClusterNode& node);
 
 class DrainWatch {

@@ -42,6 +42,21 @@ class HomeHealingTest : public HomeDirectoryTest {
     ASSERT_TRUE(asked);
     tell(node, Kept{.pages = asked->pages, .round = asked->round, .answer = KeepAnswer::yes});
   }
+  // All of them are asked for the page that is sought: this one has it cached, and no other has it.
+  void all_say_cached(NodeId has, std::uint32_t participants) {
+    settle();
+    std::uint32_t asked_now = 0;
+    const Outbox sent = std::exchange(out, {});
+    for (const Outgoing& each : sent.messages) {
+      const auto* const asked = std::get_if<Keep>(&each.message.body);
+      if (asked == nullptr) continue;
+      ++asked_now;
+      const KeepAnswer said = each.to == has ? KeepAnswer::cached : KeepAnswer::no;
+      tell(each.to, Kept{.pages = asked->pages, .round = asked->round, .answer = said});
+    }
+    EXPECT_EQ(asked_now, participants);
+    settle();
+  }
   std::optional<Release> release_again(NodeId node) {
     clock.advance(config.resend_us);
     settle();
@@ -133,21 +148,7 @@ TEST_F(HomeHealingTest, AKeeperThatHasNoCopyIsReplaced) {
 // forgotten, and after the last one all are asked again.
 TEST_F(HomeHealingTest, APageThatNobodyKeepsIsReadWhereItIsCachedUntilNobodyHasIt) {
   take_over(3, 1, Have::none);
-  const auto all_say = [&](NodeId has) {
-    settle();
-    for (const NodeId node : {kOne, kTwo, kThree}) {
-      const std::optional<Keep> asked = said_to<Keep>(node);
-      ASSERT_TRUE(asked);
-    }
-    const Outbox sent = std::exchange(out, {});
-    for (const Outgoing& each : sent.messages)
-      if (const auto* asked = std::get_if<Keep>(&each.message.body))
-        tell(each.to, Kept{.pages = asked->pages,
-                           .round = asked->round,
-                           .answer = each.to == has ? KeepAnswer::cached : KeepAnswer::no});
-  };
-  all_say(kTwo);
-  settle();
+  all_say_cached(kTwo, 3);
   EXPECT_EQ(home->pages()[0].state, HomeState::unkept);
   tell(kTwo, Want{{.first = 0, .count = 1}});
   EXPECT_FALSE(said<Sources>()) << "it is asked first whether it has it";
@@ -160,22 +161,16 @@ TEST_F(HomeHealingTest, APageThatNobodyKeepsIsReadWhereItIsCachedUntilNobodyHasI
   EXPECT_THAT(said<Sources>()->runs.front().nodes, ElementsAre(kTwo));
   tell(kThree, Missing{.pages = runs(0, 1), .source = kTwo});
   EXPECT_EQ(home->pages()[0].state, HomeState::seeking) << "node 3 may have it by now";
-  all_say(kThree);
+  all_say_cached(kThree, 3);
   EXPECT_EQ(home->pages()[0].state, HomeState::unkept);
   tell(kTwo, Missing{.pages = runs(0, 1), .source = kThree});
-  all_say(NodeId{});
+  all_say_cached(NodeId{}, 3);
   EXPECT_EQ(home->pages()[0].state, HomeState::lost);
 }
 
 TEST_F(HomeHealingTest, ALateYesForAPageThatNobodyKeepsIsNotReleased) {
   take_over(2, 1, Have::none);
-  settle();
-  const Outbox sent = std::exchange(out, {});
-  for (const Outgoing& each : sent.messages)
-    if (const auto* asked = std::get_if<Keep>(&each.message.body))
-      tell(each.to, Kept{.pages = asked->pages,
-                         .round = asked->round,
-                         .answer = each.to == kOne ? KeepAnswer::cached : KeepAnswer::no});
+  all_say_cached(kOne, 2);
   ASSERT_EQ(home->pages()[0].state, HomeState::unkept);
   tell(kTwo, Kept{.pages = runs(0, 1), .round = 0, .answer = KeepAnswer::yes});
   settle();

@@ -237,6 +237,26 @@ TEST_F(DirectHbm, PagesAreStagedAfterConnectionsThatBrokeDuringDirectSends) {
   EXPECT_EQ(hbm.pinned, 0u);
 }
 
+// The pages wait for their turns when the connection ends.
+TEST_F(DirectHbm, NothingIsPinnedForABorrowerThatIsGone) {
+  store_pages(kMemory + 4);
+  expect_all_readable();
+  const std::uint64_t sent = figures().hbm_direct;
+  remote.fabric.set_latency(1000);
+  std::uint64_t pins = 0, for_nobody = 0;
+  hbm.on_pin = [&] {
+    if (!remote.lenders[0]->node->peers().has_incoming()) ++for_nobody;
+    if (++pins == 1) remote.lenders[0]->node->peers().close_incoming();
+  };
+  std::vector<std::uint64_t> loads;
+  for (std::uint64_t page = kMemory; page < kMemory + 4; ++page)
+    loads.push_back(remote.submit(tiers::Direction::load, slots[page], page - kMemory, page, 1));
+  for (const std::uint64_t load : loads) EXPECT_EQ(remote.wait_for(load).outcome, Outcome::done);
+  EXPECT_EQ(for_nobody, 0u);
+  EXPECT_EQ(figures().hbm_direct + figures().hbm_staged, sent + 4);
+  EXPECT_EQ(hbm.pinned, 0u);
+}
+
 TEST_F(DirectHbm, OneBrokenConnectionChangesNothingOnceAPageWasSentAgain) {
   store_pages(kMemory + 1);
   for (int round = 0; round < 3; ++round) {

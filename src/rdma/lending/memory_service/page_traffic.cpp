@@ -141,7 +141,14 @@ void PageTraffic::send_page(const PassageRef& passage) {
 }
 
 std::optional<SendId> PageTraffic::send_now(const PassageRef& passage) {
-  if (passage->memory.empty() && !pin(passage)) return std::nullopt;
+  if (passage->memory.empty() && parts_.peers.find(passage->peer) == nullptr) {
+    left(passage);
+    return std::nullopt;
+  }
+  if (passage->memory.empty() && !pin(*passage)) {
+    stage_late(passage);
+    return std::nullopt;
+  }
   const wire::Reply reply{.lease = passage->at.lease, .offset = passage->at.offset};
   const auto header = wire::write({.version = parts_.peers.version(passage->peer),
                                    .kind = Kind::fetched,
@@ -216,24 +223,17 @@ bool PageTraffic::may_go_directly(PeerId peer, const Lease& lease, const wire::P
          lease.direct_breaks < kMostDirectBreaks && parts_.peers.takes_gpu_memory(peer);
 }
 
-// At its turn. False: it goes another way, or nowhere, as its connection has ended meanwhile.
-bool PageTraffic::pin(const PassageRef& passage) {
-  if (parts_.peers.find(passage->peer) == nullptr) {
-    left(passage);
-    return false;
-  }
-  const bool may = may_go_directly(passage->peer, *passage->lease, passage->at);
-  const auto pinned = may ? parts_.direct->pin(*page_of(*passage).slot) : std::nullopt;
-  if (!pinned) {
-    stage_late(passage);
-    return false;
-  }
-  passage->memory = *pinned;
-  passage->pinned = true;
+// False: its granules lie apart, its slab is to go back, or direct sends have failed since it was
+// asked for.
+bool PageTraffic::pin(Passage& passage) {
+  if (!may_go_directly(passage.peer, *passage.lease, passage.at)) return false;
+  const auto pinned = parts_.direct->pin(*page_of(passage).slot);
+  if (!pinned) return false;
+  passage.memory = *pinned;
+  passage.pinned = true;
   return true;
 }
 
-// Its granules lie apart, its slab is to go back, or direct sends have failed meanwhile.
 void PageTraffic::stage_late(const PassageRef& passage) {
   if (!stage(*passage)) return end_fetch(passage, Answer::again);
   to_tier(passage, tiers::Direction::load, *page_of(*passage).slot);

@@ -81,7 +81,7 @@ class PageTraffic {
   bool stage(Passage& passage);
 
   bool may_go_directly(PeerId peer, const Lease& lease, const wire::PageAt& at) const;
-  bool pin(const PassageRef& passage);
+  bool pin(Passage& passage);
   void stage_late(const PassageRef& passage);
   void direct_send_failed(const Passage& passage);
 

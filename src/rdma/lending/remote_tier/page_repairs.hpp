@@ -45,7 +45,8 @@ class PageRepairs {
 
  private:
   static constexpr std::size_t kMostInFlight = 4;
-  // Of a drain, whose moves wait behind pages read ahead at both lenders; or kMostInFlight pages.
+  // While a lender drains, so many bytes may be in flight, or kMostInFlight pages if that is more:
+  // its moves wait behind pages read ahead, at both lenders.
   static constexpr std::uint64_t kDrainBytesInFlight = std::uint64_t{32} << 20;
   static constexpr std::size_t kMostBuffersKept = kDrainBytesInFlight >> pagetable::kGranuleShift;
 

@@ -12,24 +12,14 @@
 namespace vmem::rdma::stream {
 namespace {
 
-// Bytes per turn; then the other channels of the lane run. A channel that had nothing to send for
-// a while sends a whole page in its next turn: somebody waits for it, while pages that are sent one
-// after the other lose nothing by a turn of another channel between them.
+// Bytes that a channel reads or writes before the lane's other channels have their turns. The first
+// turn after kIdle without a message to send is longer, so that it holds a page: a reader waits for
+// this page alone, while a stream of pages loses nothing by turns of others in between.
 constexpr std::size_t kTurnBytes = std::size_t{256} << 10;
 constexpr std::size_t kFirstTurnBytes = std::size_t{4} << 20;
 constexpr std::chrono::microseconds kIdle{300};
 constexpr std::size_t kDropBytes = 64 << 10;
 constexpr std::size_t kMostFarewellBytes = kMostHeaderBytes;
-
-// The first `most` bytes of the pieces. REQUIRES: most > 0.
-void take_first(std::span<const ConstBytes> pieces, std::size_t most, std::vector<ConstBytes>& out) {
-  out.clear();
-  for (const ConstBytes piece : pieces) {
-    out.push_back(piece.first(std::min(most, piece.size())));
-    most -= out.back().size();
-    if (most == 0) return;
-  }
-}
 
 std::span<std::byte> bytes_of(Frame& frame) { return std::as_writable_bytes(std::span(&frame, 1)); }
 
@@ -200,8 +190,7 @@ Result<bool> Channel::write_some() {
     if (pieces_.empty()) begin(queue_.front());
     while (!pieces_.empty()) {
       if (turn == most) return true;
-      take_first(pieces_, most - turn, next_);
-      VMEM_ASSIGN(std::size_t taken, stream_.write(next_));
+      VMEM_ASSIGN(std::size_t taken, stream_.write(pieces_, most - turn));
       turn += taken;
       if (taken == 0) {
         VMEM_ASSIGN(const bool flushed, stream_.flush());

@@ -125,7 +125,6 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::deque<Outgoing> queue_;
   std::vector<std::byte> prefix_;   // frame and header of queue_.front()
   std::vector<ConstBytes> pieces_;  // unwritten rest of queue_.front()
-  std::vector<ConstBytes> next_;    // scratch for what of them is written next
   std::size_t turn_bytes_;          // of the next turn
   Clock::time_point last_send_{};   // when the last message was written
   bool writing_ = false;            // write() runs, is posted or waits
