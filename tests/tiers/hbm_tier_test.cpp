@@ -228,8 +228,14 @@ struct HbmPins : ::testing::Test {
       t.store(slots[i], static_cast<unsigned char>(i + 1));
     }
   }
-  static bool is_all(std::span<const std::byte> bytes, unsigned char value) {
-    return bytes.size() == kTierPage &&
+  // Copies the page by the driver, as a transport does: a processor cannot read GPU memory.
+  bool is_all(std::span<const std::byte> page, unsigned char value) {
+    std::vector<std::byte> bytes(kTierPage);
+    const auto from = reinterpret_cast<CUdeviceptr>(page.data());
+    const gpu::Driver& driver = *t.injector.driver();
+    return page.size() == kTierPage &&
+           driver->cuMemcpyDtoHAsync(bytes.data(), from, bytes.size(), nullptr) == CUDA_SUCCESS &&
+           driver->cuStreamSynchronize(nullptr) == CUDA_SUCCESS &&
            std::ranges::all_of(bytes, [&](std::byte each) { return each == std::byte{value}; });
   }
   std::vector<SlotId> slots;
