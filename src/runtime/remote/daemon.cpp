@@ -1,12 +1,10 @@
 #include "runtime/remote/daemon.hpp"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -50,8 +48,6 @@ constexpr std::uint64_t kSurelyHeardUs = 500'000;
 
 }  // namespace
 
-void Unmap::operator()(std::byte* memory) const { ::munmap(memory, bytes); }
-
 Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options) {
   std::unique_ptr<Daemon> daemon(new Daemon);
   VMEM_TRY(daemon->open(options));
@@ -77,7 +73,7 @@ Daemon::~Daemon() {
   if (!disk_ || !disk_->quarantined()) return;
   // The kernel may still write to the memory of requests that do not end.
   (void)disk_.release();
-  (void)memory_.release();
+  memory_->leave_mapped();
 }
 
 bool Daemon::on_loopback() const {
@@ -113,13 +109,7 @@ Status Daemon::reserve(const DaemonOptions& options) {
                                 ? ""
                                 : fmt::format(" and {} for the way to disks and HBM", format_bytes(staging_bytes_)),
                             format_bytes(available), format_bytes(total_host_bytes())));
-  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED)
-    return fail(VMEM_ERROR_OUT_OF_MEMORY,
-                fmt::format("--lend {}: the kernel gives no memory: {}", format_bytes(bytes), std::strerror(errno)),
-                errno);
-  (void)::madvise(memory, bytes, MADV_HUGEPAGE);  // for sequential copies and checksums
-  memory_ = std::unique_ptr<std::byte, Unmap>(static_cast<std::byte*>(memory), Unmap{bytes});
+  VMEM_ASSIGN(memory_, LentMemory::create(bytes));
   return {};
 }
 
@@ -135,7 +125,7 @@ Status Daemon::open_tiers(const DaemonOptions& options) {
     VMEM_ASSIGN(disk_, tiers::DiskTier::create(std::move(disk)));
   }
   if (options.hbm) {
-    const rdma::Bytes staging(memory_.get() + lent_bytes_, staging_bytes_);
+    const rdma::Bytes staging = memory_->bytes().subspan(lent_bytes_);
     VMEM_ASSIGN(hbm_, LentHbm::open(options.driver, *options.hbm, staging, [this] { service_->poke(); }));
   }
   return {};
@@ -146,7 +136,7 @@ Status Daemon::open(const DaemonOptions& options) {
   VMEM_TRY(open_tiers(options));
   rdma::MemoryService::Config service;
   service.clock = &clock_;
-  service.memory = {memory_.get(), lent_bytes_ + staging_bytes_};
+  if (memory_) service.memory = memory_->bytes();
   service.staging_bytes = staging_bytes_;
   service.disk = disk_.get();
   service.hbm = hbm_ ? &hbm_->tier() : nullptr;

@@ -17,6 +17,7 @@
 #include "runtime/cluster/page_shelf.hpp"
 #include "runtime/remote/guard.hpp"
 #include "runtime/remote/lent_hbm.hpp"
+#include "runtime/remote/lent_memory.hpp"
 #include "runtime/remote/nodes.hpp"
 #include "tiers/disk/disk_options.hpp"
 #include "tiers/disk/disk_tier.hpp"
@@ -46,12 +47,6 @@ struct DaemonOptions {
   std::uint32_t node_lease_s = 90;          // with cluster: of its membership
   std::vector<std::string> advertise;       // with cluster: where others reach it; none: `listen`
   std::map<std::string, std::string> labels;
-};
-
-// Deleter for std::unique_ptr to memory from mmap.
-struct Unmap {
-  std::size_t bytes = 0;
-  void operator()(std::byte* memory) const;
 };
 
 class Daemon {
@@ -90,7 +85,7 @@ class Daemon {
 
   SteadyClock clock_;
   std::uint64_t id_ = 0, lent_bytes_ = 0, staging_bytes_ = 0, copies_bytes_ = 0;
-  std::unique_ptr<std::byte, Unmap> memory_;
+  std::unique_ptr<LentMemory> memory_;  // lent, and staging; null: only copies are kept
   std::unique_ptr<tiers::DiskTier> disk_;
   std::unique_ptr<LentHbm> hbm_;
   std::unique_ptr<rdma::Node> node_;

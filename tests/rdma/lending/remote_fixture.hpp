@@ -105,6 +105,7 @@ class SteppedRemote {
     config.replicas = replicas_;
     config.tenant = tenant_;
     config.protection = protection;
+    config.drain_bytes = drain_bytes;
     config.request_us = kRequestUs;
     config.patience_us = kPatienceUs;
     config.own_workers = false;
@@ -204,7 +205,9 @@ class SteppedRemote {
   std::unique_ptr<Node> node;
   std::unique_ptr<RemoteTier> tier;
   std::uint64_t seed = 1;
-  PageAead::Mode protection = PageAead::Mode::authenticate;  // of tiers started from now on
+  // Of tiers started from now on.
+  PageAead::Mode protection = PageAead::Mode::authenticate;
+  std::uint64_t drain_bytes = RemoteConfig{}.drain_bytes;
 
  private:
   const std::uint32_t replicas_;

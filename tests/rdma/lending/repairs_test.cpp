@@ -15,8 +15,9 @@ class Repairs : public ::testing::TestWithParam<PageAead::Mode> {
   static constexpr std::uint64_t kPages = 6;
 
   // Lenders by name, which all have room for eight pages.
-  void begin(std::size_t count, std::uint32_t replicas) {
+  void begin(std::size_t count, std::uint32_t replicas, std::uint64_t drain_bytes = 32 * kPage) {
     remote = std::make_unique<SteppedRemote>(0, replicas);
+    remote->drain_bytes = drain_bytes;
     remote->protection = GetParam();
     remote->start_tier();
     for (std::uint64_t id = 1; id <= count; ++id) join(id);
@@ -92,6 +93,23 @@ TEST_P(Repairs, ADrainKeepsItsRate) {
   const std::uint64_t took_us = remote->clock.now_us() - began_us;
   EXPECT_GE(took_us, (pages - 1) * 900'000);
   EXPECT_LE(took_us, pages * 1'500'000);
+}
+
+// What leaves is fetched, and the lender that is to take it does not answer.
+TEST_P(Repairs, ADrainHasSoManyBytesOnTheirWay) {
+  begin(1, 1, 5 * kPage);
+  store_all(8);
+  join(2);
+  follow();
+  remote->until([&] { return remote->tier->usage().budget_bytes == 2 * SteppedRemote::kLenderBytes; });
+  const std::uint64_t fetched = at(1).fetched_bytes;
+  std::unique_ptr<Lender> silent = std::move(remote->lenders[1]);
+  drain(1, true, 1000 * kPage);
+  remote->pass(SteppedRemote::kRequestUs / 2);
+  EXPECT_EQ(at(1).fetched_bytes - fetched, 5 * kPage);
+  remote->lenders[1] = std::move(silent);
+  remote->until([&] { return is_drained(1); });
+  expect_all_readable();
 }
 
 TEST_P(Repairs, WithoutRoomElsewherePagesStayUntilThereIsSome) {

@@ -46,6 +46,12 @@ class PageBuffers {
   // Caches at most most_kept buffers.
   explicit PageBuffers(std::size_t most_kept) { kept_.reserve(most_kept); }
 
+  // Frees what is cached.
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    kept_.clear();
+  }
+
   // The buffer must not outlive this object.
   Buffer take(std::size_t bytes) {
     {

@@ -42,15 +42,19 @@ bool PageRepairs::go_on(bool busy) {
   return did;
 }
 
+bool PageRepairs::drains() const { return drain_us_ != 0 && parts_.node.clock().now_us() - drain_us_ < kDrainUs; }
+
+// Moves off a draining lender wait behind pages read ahead, at both lenders. So they get a share of
+// the path by the number that is on its way.
 bool PageRepairs::has_room(bool busy) const {
-  const bool drains = drain_us_ != 0 && parts_.node.clock().now_us() - drain_us_ < kDrainUs;
-  if (drains && in_flight_bytes_ < kDrainBytesInFlight) return true;
-  return in_flight_.size() < (busy && !drains ? 1 : kMostInFlight);
+  if (drains()) return in_flight_bytes_ < config_.drain_bytes || in_flight_.size() < kMostInFlight;
+  return in_flight_.size() < (busy ? 1 : kMostInFlight);
 }
 
 // Slots are looked at again if a node, or a page, may have changed what they lack, or if something
 // could not be done.
 void PageRepairs::look() {
+  if (in_flight_.empty() && !drains()) buffers_.clear();
   const std::uint64_t rooms = parts_.placer.revision(), pages = parts_.pages.revision();
   if (!again_ && rooms == seen_rooms_ && pages == seen_pages_) return;
   again_ = false;

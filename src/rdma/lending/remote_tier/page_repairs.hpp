@@ -38,17 +38,14 @@ class PageRepairs {
     PageProtection& protection;
     RemoteCounters& counters;
   };
-  PageRepairs(const RemoteConfig& config, Parts parts) : config_(config), parts_(parts), buffers_(kMostBuffersKept) {}
+  PageRepairs(const RemoteConfig& config, Parts parts)
+      : config_(config), parts_(parts), buffers_(config.drain_bytes >> pagetable::kGranuleShift) {}
 
   // `busy`: transfers of the mover are in flight. True: it did something.
   bool go_on(bool busy);
 
  private:
   static constexpr std::size_t kMostInFlight = 4;
-  // While a lender drains, so many bytes may be in flight, or kMostInFlight pages if that is more:
-  // its moves wait behind pages read ahead, at both lenders.
-  static constexpr std::uint64_t kDrainBytesInFlight = std::uint64_t{32} << 20;
-  static constexpr std::size_t kMostBuffersKept = kDrainBytesInFlight >> pagetable::kGranuleShift;
 
   struct Job {
     tiers::SlotId slot = 0;
@@ -63,6 +60,7 @@ class PageRepairs {
   };
   using JobRef = std::shared_ptr<Job>;
 
+  bool drains() const;
   bool has_room(bool busy) const;
   void look();
   bool begin(tiers::SlotId slot);
