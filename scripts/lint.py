@@ -6,8 +6,8 @@ changed: a clean result is kept in .cache/lint under the hash of all of these. W
 is what the build recorded.
 
 The checks that take more than half of the time are the set SLOW. `make test` runs the others over
-what has changed lately (--recent), or over everything if the checks themselves have; the nightly
-runs all of them over everything.
+what has changed lately (--recent), headers through one source each, or over everything if the
+checks themselves have; the nightly runs all of them over everything.
 """
 
 import argparse
@@ -78,13 +78,30 @@ def changed_in(commits: int) -> set[str] | None:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
         return done.stdout.splitlines() if done.returncode == 0 else None
 
-    # What decides which checks run, and how.
-    everything = (".clang-tidy", "scripts/lint.py", "scripts/bootstrap.sh", "cmake/VmemOptions.cmake")
+    # What decides which checks run, but for this file, of which most decides nothing.
+    everything = (".clang-tidy", "scripts/bootstrap.sh", "cmake/VmemOptions.cmake")
     tracked = names("diff", "--name-only", f"HEAD~{commits}")
     untracked = names("ls-files", "--others", "--exclude-standard")
     if tracked is None or untracked is None or not set(everything).isdisjoint(tracked):
         return None
     return {str(ROOT / name) for name in (*tracked, *untracked)}
+
+
+def sources_of(changed: set[str], included: dict[str, set[str]]) -> set[str]:
+    """The sources that have changed, and for each changed header that none of those includes one
+    that does, preferably the one that is named after it. `included`: files by source.
+    """
+    chosen = changed & included.keys()
+    seen: set[str] = set().union(*(included[source] for source in chosen))
+    for header in sorted(changed - included.keys()):
+        users = [source for source, files in included.items() if header in files]
+        if header in seen or not users:
+            continue
+        stem = pathlib.Path(header).stem
+        user = min(users, key=lambda source: (pathlib.Path(source).stem != stem, len(included[source]), source))
+        chosen.add(user)
+        seen |= included[user]
+    return chosen
 
 
 def enabled(checks: str) -> set[str]:
@@ -121,7 +138,7 @@ def main() -> int:
     parser.add_argument("--build", default="build/release", help="folder of the build (default: %(default)s)")
     parser.add_argument("--checks", choices=("all", "quick", "slow"), default="all", help="set of checks (default: %(default)s)")
     parser.add_argument("--part", choices=(*NIGHTLY, ALL), default=ALL, help="only the files of a part (default: %(default)s)")
-    parser.add_argument("--recent", type=int, metavar="N", help="only files that have changed, or include what has, in the last N commits or since")
+    parser.add_argument("--recent", type=int, metavar="N", help="only files that have changed in the last N commits or since; headers through a source that includes them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
 
@@ -135,8 +152,7 @@ def main() -> int:
     included = dependencies(build)
     recent = changed_in(args.recent) if args.recent else None
 
-    todo = []
-    total = 0
+    entries = []
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["file"])
         if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] not in FOLDERS:
@@ -147,12 +163,11 @@ def main() -> int:
             continue
         arguments = shlex.split(entry["command"])
         target = entry.get("output") or arguments[arguments.index("-o") + 1]
-        if recent is not None and recent.isdisjoint((entry["file"], *included.get(target, []))):
-            continue
-        total += 1
-        key = cache / digest(entry, included.get(target, []), common)
-        if not key.exists():
-            todo.append((entry, key))
+        entries.append((entry, included.get(target, [])))
+    if recent is not None:
+        chosen = sources_of(recent, {entry["file"]: set(files) - {entry["file"]} for entry, files in entries})
+        entries = [(entry, files) for entry, files in entries if entry["file"] in chosen]
+    todo = [(entry, key) for entry, files in entries if not (key := cache / digest(entry, files, common)).exists()]
     todo.sort(key=lambda item: -pathlib.Path(item[0]["file"]).stat().st_size)
 
     dirty = 0
@@ -166,7 +181,7 @@ def main() -> int:
             else:
                 running[future].touch()
                 print(f"{path}: clean, {seconds:.1f} s", flush=True)
-    print(f"lint: {total} files, {total - len(todo)} unchanged since clean, {dirty} with findings")
+    print(f"lint: {len(entries)} files, {len(entries) - len(todo)} unchanged since clean, {dirty} with findings")
     return 1 if dirty else 0
 
 
