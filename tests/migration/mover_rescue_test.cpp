@@ -167,5 +167,35 @@ TEST_F(Rescues, WhatIsLostWhileTheRegionIsBeingFrozenIsNotPublished) {
   EXPECT_TRUE(cpu_write(region, 0, 9)) << "it is writable as before";
 }
 
+// The page is on its way to a thread that reads it, and mapped nowhere.
+TEST_F(Rescues, WhatAReaderLosesWhileTheRegionIsBeingFrozenIsNotPublished) {
+  start({.hbm_pages = 2, .host_pages = 2, .spill_pages = 8});
+  Region& region = allocate(6);
+  Actor& user = actor();
+  for (std::uint32_t i = 0; i < 6; ++i) write_to_the_end(user, writing(region, i), std::uint8_t(1 + i));
+  settle();
+  std::uint32_t below = 0;
+  while (below < 6 && (page(region, below).has_frame() || in_host(region, below))) ++below;
+  ASSERT_LT(below, 6u);
+  spill->hold_back(Direction::load);
+  spill->answer_next(Direction::load, tiers::Outcome::lost);
+  OpenPageRequest open;
+  open.run = {&region, below, 1};
+  mover->post(open);
+  steps();
+  ASSERT_FALSE(open.done());
+  FreezeRequest request;
+  aim(request, region);
+  mover->post(request);
+  steps();
+  EXPECT_FALSE(request.done());
+  spill->let_go();
+  ASSERT_TRUE(step_until([&] { return request.done() && open.done(); }));
+  EXPECT_FALSE(open.result());
+  ASSERT_FALSE(request.result());
+  EXPECT_THAT(request.result().error().message,
+              AllOf(HasSubstr("cannot be published"), HasSubstr("no valid copy left")));
+}
+
 }  // namespace
 }  // namespace vmem::migration

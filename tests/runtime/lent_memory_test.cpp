@@ -21,6 +21,7 @@ bool is_present(std::span<std::byte> memory) {
 }
 
 TEST(LentMemory, IsThereBeforeItIsUsedAndKeepsWhatIsStoredMeanwhile) {
+  if (::madvise(nullptr, 0, MADV_POPULATE_WRITE) != 0) GTEST_SKIP() << "needs Linux 5.14";
   const auto memory = *LentMemory::create(48 * kMiB);
   const std::span<std::byte> bytes = memory->bytes();
   for (std::size_t at = 0; at < bytes.size(); at += kMiB) bytes[bytes.size() - 1 - at] = std::byte{7};
@@ -42,7 +43,7 @@ TEST(LentMemory, MoreThanTheKernelGivesIsAnError) {
   const auto memory = LentMemory::create(std::uint64_t{1} << 50);
   ASSERT_FALSE(memory);
   EXPECT_EQ(memory.error().status, VMEM_ERROR_OUT_OF_MEMORY);
-  EXPECT_NE(memory.error().message.find("1 PiB of host memory to lend"), std::string::npos) << memory.error().message;
+  EXPECT_NE(memory.error().message.find("1 PiB of host memory, to lend"), std::string::npos) << memory.error().message;
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "runtime/emulated_gpu.hpp"
 
 namespace vmem::test {
@@ -44,7 +46,14 @@ TEST_F(UcxGpu, AProgramReceivesFromGpusWhoseMemoryItsUcxKnows) {
   const auto memory = runtime::receive_from_gpus(gpu.driver(), {{"TLS", "tcp"}, {"NET_DEVICES", "lo"}});
   ASSERT_TRUE(memory);
   EXPECT_EQ(memory->type, rdma::UcxMemoryType::host);
-  EXPECT_FALSE(memory->enter_thread) << "its threads need no context";
+  ASSERT_TRUE(memory->enter_thread);
+  std::thread([&] {
+    memory->enter_thread();
+    EXPECT_EQ(current(), nullptr) << "it needs no context";
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    EXPECT_EQ(gpu.cu().cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+    EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_RELAXED);
+  }).join();
   EXPECT_TRUE(memory->without_context);
   EXPECT_FALSE(runtime::receive_from_gpus(gpu.driver(), {{"TLS", "ib"}, {"NET_DEVICES", "none0:1"}}));
 }

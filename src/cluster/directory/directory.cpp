@@ -79,8 +79,10 @@ void Directory::expelled() {
 
 void Directory::see(NodesView view) {
   if (view.as_of < view_.as_of) return;
+  const bool others = view.nodes != view_.nodes;
   view_ = std::move(view);
   takeover_.look();
+  if (!others) return;
   for (const auto& [serial, home] : homes_) home->view_changed();
 }
 

@@ -32,6 +32,7 @@ struct KnownNode {
   bool daemon = false, draining = false;
   std::string rack, host;        // "": unknown, so it differs from none
   std::uint64_t free_bytes = 0;  // for copies
+  bool operator==(const KnownNode&) const = default;
 };
 
 // The nodes as of a revision of the registry, this node among them.

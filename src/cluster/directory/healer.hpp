@@ -47,6 +47,10 @@ class Healer {
   void released(std::uint32_t page, std::uint32_t place, std::uint64_t round) { keeps_.released(page, place, round); }
   // The participant is gone, or another one has its place.
   void forget(std::uint32_t place);
+  // A participant has a copy of the page now, which may be what it lacked.
+  void has_copy(std::uint32_t page) {
+    if (lacking_.contains(page)) look_.insert(page);
+  }
   // Nodes or participants have changed: what could not be helped may be helped now.
   void retry() { retry_us_ = lacking_.empty() ? retry_us_ : 0; }
   // Whether each page that the participant keeps has a keeper that stays.

@@ -224,6 +224,7 @@ void HomeDirectory::on(const From& from, const Landed& body, Outbox&) {
       if (pages_[page].state == HomeState::free) continue;
       healer_.released(page, *from.place, body.round);
       pages_.add_cacher(page, *from.place);
+      healer_.has_copy(page);
       if (pages_[page].state == HomeState::lost) healer_.seek(page);
     }
   }

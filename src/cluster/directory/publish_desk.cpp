@@ -73,6 +73,12 @@ void PublishDesk::post(const StoredName* name) {
 void PublishDesk::try_front(std::uint64_t now_us, Outbox& out) {
   const PublishOrder& order = orders_.front();
   if (const StoredRegion* const own = context_.index.find(order.region.serial)) return settle(*own);
+  if (context_.index.is_unreadable(order.region.name))
+    return finish({VMEM_ERROR_INVALID_VALUE, 0,
+                   fmt::format("the name '{}' was to be published, and its record {} in the registry is damaged, or of "
+                               "a later version of vmem: take another name, or erase that record",
+                               order.region.name, name_key(order.region.name))},
+                  out);
   const StoredName* const name = context_.index.find_name(order.region.name);
   if (name != nullptr) {
     const bool same = name->record.publisher == context_.self;

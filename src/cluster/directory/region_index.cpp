@@ -53,13 +53,16 @@ bool RegionIndex::take_names(const Read& read, Revision revision) {
   if (revision < names_at_) return false;
   names_at_ = revision;
   std::map<std::string, StoredName> names;
+  unreadable_names_.clear();
   for (const Record& record : read.records) {
     const std::string name = record.key.substr(kNamesPrefix.size());
     Result<NameRecord> parsed = parse_name(record.key, record.value);
-    if (!parsed)
+    if (!parsed) {
       warn(parsed.error());
-    else
+      unreadable_names_.insert(name);
+    } else {
       names.emplace(name, StoredName{.record = *std::move(parsed), .modified = record.modified});
+    }
   }
   names_ = std::move(names);
   return true;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ class RegionIndex {
 
   const StoredRegion* find(Serial serial) const;
   const StoredName* find_name(const std::string& name) const;
+  // Whether the name has a record that this version cannot read.
+  bool is_unreadable(const std::string& name) const { return unreadable_names_.contains(name); }
   // The region that has the granule, or null.
   const StoredRegion* resolve(std::uint64_t granule) const;
   const std::map<Serial, StoredRegion>& regions() const noexcept { return regions_; }
@@ -55,6 +58,7 @@ class RegionIndex {
   std::map<Serial, StoredRegion> regions_;
   std::map<std::uint64_t, Serial> by_granule_;  // by the first one
   std::map<std::string, StoredName> names_;
+  std::set<std::string> unreadable_names_;
   Revision regions_at_{}, names_at_{};
   LogLimit damaged_;
 };

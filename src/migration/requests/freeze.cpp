@@ -52,8 +52,10 @@ std::optional<Status> FreezeRequest::advance(MoverParts& parts) {
   }
   for (; page_ < region->page_count; ++page_) {
     const PageRef ref{region, page_};
-    // A page that is not mapped may be open for vmem_write.
-    auto hidden = ref.page().cpu_users != 0 ? Attempt::after_release : parts.gate.hide(ref);
+    // A page that is not mapped may be open for vmem_write, or on its way from below.
+    auto hidden = ref.page().cpu_users != 0                ? Attempt::after_release
+                  : parts.transfers.busy_below(ref.page()) ? Attempt::after_transfer
+                                                           : parts.gate.hide(ref);
     if (!hidden) {
       VMEM_TRY(thaw(parts, *region));
       return std::unexpected(std::move(hidden).error());

@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "base/log_limit.hpp"
 #include "base/memory_reserve.hpp"
+#include "base/of_vmem.hpp"
 
 namespace vmem::rdma {
 namespace {
@@ -35,6 +36,7 @@ ProgressThread::~ProgressThread() {
 
 void ProgressThread::run() {
   ::prctl(PR_SET_NAME, "vmem-node");
+  const OfVmem mark;  // a transport may call the driver
   auto busy_until = std::chrono::steady_clock::now();
   MemoryReserve reserve;
   LogLimit lacked_memory;

@@ -101,7 +101,11 @@ Result<std::vector<AbandonedSlice>> clear_abandoned_slices(const RegistryAccess&
   for (const Region& region : regions) {
     if (std::ranges::none_of(region.slices, [&](Slice slice) { return left.contains(slice); })) continue;
     const Result<bool> ended = end_region(*registry, region);
-    if (!ended) failed = std::unexpected(ended.error());
+    if (!ended) {
+      failed = std::unexpected(ended.error());
+      VMEM_LOG_WARN("region '{}', whose nodes have left, keeps its addresses: {}", region.record.name,
+                    ended.error().message);
+    }
     if (!ended || !*ended) occupy(region);
   }
   if (left.empty() && !failed) return std::unexpected(failed.error());

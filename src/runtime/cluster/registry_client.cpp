@@ -1,12 +1,22 @@
 #include "runtime/cluster/registry_client.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace vmem::runtime {
+namespace {
+
+std::unexpected<Error> too_late() { return fail(VMEM_ERROR_TIMEOUT, "the cluster's registry did not answer in time"); }
+
+}  // namespace
 
 Result<std::unique_ptr<RegistryClient>> RegistryClient::open(const RegistryAccess& access, std::uint64_t most_us) {
+  return open([&](std::function<void()> on_ready) { return open_registry(access, std::move(on_ready)); }, most_us);
+}
+
+Result<std::unique_ptr<RegistryClient>> RegistryClient::open(const Opener& opener, std::uint64_t most_us) {
   std::unique_ptr<RegistryClient> client(new RegistryClient(most_us));
-  VMEM_ASSIGN(client->registry_, open_registry(access, [it = client.get()] { it->ready(); }));
+  VMEM_ASSIGN(client->registry_, opener([it = client.get()] { it->ready(); }));
   return client;
 }
 
@@ -24,14 +34,17 @@ bool RegistryClient::wait() {
 }
 
 Result<cluster::Reply> RegistryClient::ask(cluster::RegistryRequest request) {
-  registry_->post(std::move(request));
-  std::vector<cluster::Reply> replies;
-  while (replies.empty()) {
-    if (!wait()) return fail(VMEM_ERROR_TIMEOUT, "the cluster's registry did not answer in time");
+  if (std::chrono::steady_clock::now() >= end_) return too_late();
+  const cluster::RequestId id = registry_->post(std::move(request));
+  for (;;) {
+    if (!wait()) return too_late();
+    std::vector<cluster::Reply> replies;  // also to requests that were given up
     registry_->poll(replies);
+    const auto reply = std::ranges::find(replies, id, &cluster::Reply::request);
+    if (reply == replies.end()) continue;
+    if (const auto* const error = std::get_if<Error>(&reply->what)) return std::unexpected(*error);
+    return std::move(*reply);
   }
-  if (const auto* const error = std::get_if<Error>(&replies.front().what)) return std::unexpected(*error);
-  return std::move(replies.front());
 }
 
 Result<std::vector<cluster::Record>> RegistryClient::read(const std::string& prefix) {

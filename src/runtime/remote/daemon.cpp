@@ -42,6 +42,19 @@ Status check_size(const char* flag, std::uint64_t bytes) {
                                                      exact_bytes(bytes), format_bytes(kGranuleBytes)));
 }
 
+// Of host memory.
+Status check_available(std::uint64_t lent, std::uint64_t copies, std::uint64_t staging) {
+  const std::uint64_t available = available_host_bytes();
+  if (lent <= available && copies <= available - lent && staging <= available - lent - copies) return {};
+  std::string parts;
+  for (const auto& [what, bytes] :
+       {std::pair("--lend", lent), {"--copies", copies}, {"the way to disks and HBM", staging}})
+    if (bytes != 0) parts += fmt::format("{}{} for {}", parts.empty() ? "" : ", ", format_bytes(bytes), what);
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("{}: {} are available of the machine's {}; ask for less, or free memory", parts,
+                          format_bytes(available), format_bytes(total_host_bytes())));
+}
+
 std::uint32_t worker_count() { return std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u); }
 
 constexpr std::uint64_t kSurelyHeardUs = 500'000;
@@ -95,20 +108,8 @@ Status Daemon::reserve(const DaemonOptions& options) {
     return fail(VMEM_ERROR_INVALID_OPTION,
                 "nothing to lend: give --lend SIZE, --hbm GPU:SIZE, --nvme DIRECTORY:SIZE, or --copies SIZE with "
                 "--cluster");
-  if (const std::uint64_t available = available_host_bytes(); options.copies_bytes > available)
-    return fail(
-        VMEM_ERROR_INVALID_OPTION,
-        fmt::format("--copies {} asked for, {} are available of the machine's {}; lower --copies",
-                    format_bytes(options.copies_bytes), format_bytes(available), format_bytes(total_host_bytes())));
+  VMEM_TRY(check_available(lent_bytes_, options.copies_bytes, staging_bytes_));
   if (bytes == 0) return {};
-  if (const std::uint64_t available = available_host_bytes(); bytes > available)
-    return fail(VMEM_ERROR_INVALID_OPTION,
-                fmt::format("--lend {}{} asked for, {} are available of the machine's {}; lower --lend",
-                            format_bytes(lent_bytes_),
-                            staging_bytes_ == 0
-                                ? ""
-                                : fmt::format(" and {} for the way to disks and HBM", format_bytes(staging_bytes_)),
-                            format_bytes(available), format_bytes(total_host_bytes())));
   VMEM_ASSIGN(memory_, LentMemory::create(bytes));
   return {};
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,10 +18,10 @@ namespace vmem::runtime {
 Result<std::unique_ptr<LentMemory>> LentMemory::create(std::uint64_t bytes) {
   void* const begin = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (begin == MAP_FAILED)
-    return fail(
-        VMEM_ERROR_OUT_OF_MEMORY,
-        fmt::format("{} of host memory to lend: the kernel gives none: {}", format_bytes(bytes), std::strerror(errno)),
-        errno);
+    return fail(VMEM_ERROR_OUT_OF_MEMORY,
+                fmt::format("{} of host memory, to lend or for the way to disks and HBM: the kernel gives none: {}",
+                            format_bytes(bytes), std::strerror(errno)),
+                errno);
   (void)::madvise(begin, bytes, MADV_HUGEPAGE);  // for sequential copies and checksums
   std::unique_ptr<LentMemory> memory(new LentMemory({static_cast<std::byte*>(begin), bytes}));
   const SignalsBlocked blocked;
@@ -35,6 +36,7 @@ LentMemory::~LentMemory() {
 
 // In small pieces, since other threads that map memory wait meanwhile. Contents stay as they are.
 void LentMemory::make_ready(const std::stop_token& stop) {
+  ::prctl(PR_SET_NAME, "vmem-lent");
   for (std::size_t at = 0; at < bytes_.size() && !stop.stop_requested();) {
     const std::size_t size = std::min<std::size_t>(pagetable::kGranuleBytes, bytes_.size() - at);
     if (::madvise(bytes_.data() + at, size, MADV_POPULATE_WRITE) != 0) {

@@ -1,5 +1,6 @@
 // What a home answers, and whom it refuses, message by message.
 #include "cluster/directory/home_fixture.hpp"
+#include "cluster/directory/publish_desk.hpp"
 
 namespace vmem::cluster::directory {
 namespace {
@@ -172,6 +173,24 @@ TEST_F(HomeDirectoryTest, WhoLeavesWaitsForNoDaemonThatLeavesItself) {
   tell(NodeId{2}, Leaving{.left_us = 1'000'000});
   tell(NodeId{1}, Leaving{.left_us = 1'000'000});
   EXPECT_TRUE(said<LeaveDone>());
+}
+
+// Its commit would fail each time, as if the registry were slow.
+TEST_F(HomeDirectoryTest, ANameWhoseRecordCannotBeReadIsNamedByWhoPublishesIt) {
+  RegionPoll poll(calls, config, index);
+  PublishDesk desk(calls, context, poll);
+  Read read;
+  read.records.push_back({.key = name_key("table"), .value = "{", .modified = Revision{5}, .lease = {}});
+  ASSERT_TRUE(index.take_names(read, Revision{6}));
+  desk.publish({.ticket = Ticket{3}, .region = region_of(1), .written = {}, .asked_us = 0, .deadline_us = 1'000'000});
+  ASSERT_TRUE(desk.step(0, out));
+  ASSERT_EQ(out.events.size(), 1u);
+  const auto& ended = std::get<PublishEnded>(out.events.front());
+  ASSERT_FALSE(ended.serial);
+  EXPECT_EQ(ended.serial.error().status, VMEM_ERROR_INVALID_VALUE);
+  EXPECT_THAT(ended.serial.error().message, ::testing::HasSubstr("names/table"));
+  ASSERT_TRUE(index.take_names({}, Revision{7}));
+  EXPECT_FALSE(index.is_unreadable("table"));
 }
 
 }  // namespace

@@ -370,6 +370,23 @@ TEST_F(HomeHealingTest, PagesAreLookedAtWhenADaemonAnswersLate) {
   EXPECT_EQ(again->pages, runs(0, 1));
 }
 
+// Its only daemon was too late, and has the page after all when its keeper begins to leave.
+TEST_F(HomeHealingTest, APageIsLookedAtWhenADaemonHasItAfterAll) {
+  publish(2, 1, 1);
+  settle();
+  ASSERT_TRUE(said_to<Keep>(kTwo));
+  clock.advance(config.keep_us);
+  settle();
+  const std::optional<Release> release = said_to<Release>(kTwo);
+  ASSERT_TRUE(release);
+  tell(kOne, Leaving{.left_us = 2'000'000, .from = 0});
+  settle();
+  EXPECT_FALSE(said_to<Keep>(kTwo));
+  tell(kTwo, Landed{.pages = runs(0, 1), .round = release->round});
+  settle();
+  EXPECT_TRUE(said_to<Keep>(kTwo));
+}
+
 TEST_F(HomeHealingTest, LongAnswersCoverARangeEach) {
   publish(2, 0, kMillion);
   tell(kTwo, Open{.from = 100'000});

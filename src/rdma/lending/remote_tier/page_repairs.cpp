@@ -15,7 +15,7 @@ constexpr std::uint64_t kBeforeLookingAgainUs = 500'000;
 // A look costs about 0.1 µs for each slot.
 constexpr std::uint64_t kPerSlotUs = 2;
 constexpr std::uint64_t kCatchUpUs = 100'000;  // of pauses, which later copies may make up for
-constexpr std::uint64_t kDrainUs = 1'000'000;  // since the last move of a drain, which may be over
+constexpr std::uint64_t kDrainUs = 1'000'000;  // after which a drain that has not moved a page is over
 constexpr std::size_t kLooksPerStep = 256;     // a step must not delay the mover's transfers
 
 bool is_done(const CallEnd& end) {
@@ -42,7 +42,10 @@ bool PageRepairs::go_on(bool busy) {
   return did;
 }
 
-bool PageRepairs::drains() const { return drain_us_ != 0 && parts_.node.clock().now_us() - drain_us_ < kDrainUs; }
+// Its next move is due at next_us_.
+bool PageRepairs::drains() const {
+  return drain_us_ != 0 && parts_.node.clock().now_us() < std::max(drain_us_, next_us_) + kDrainUs;
+}
 
 // Moves off a draining lender wait behind pages read ahead, at both lenders. So they get a share of
 // the path by the number that is on its way.
