@@ -135,10 +135,16 @@ LentHbm::~LentHbm() {
 void LentHbm::set_limit(std::optional<cluster::HbmLimit> limit, bool drains) {
   const cluster::HbmParts parts = cluster::hbm_parts(loan_.bytes, loan_.mapped_bytes, limit);
   const std::uint64_t mapped = drains ? 0 : parts.mapped;
-  VMEM_LOG_INFO("of {} of HBM, {} are to be lent, {} of them mapped by programs of this host",
-                format_bytes(loan_.bytes), format_bytes(mapped + parts.stored), format_bytes(mapped));
-  if (tier_) tier_->set_limit(parts.stored);
-  if (lender_) lender_->set_limit(mapped);
+  if (tier_) {
+    VMEM_LOG_INFO("of {} of HBM for pages from the network, {} are to be lent", format_bytes(loan_.stored_bytes()),
+                  format_bytes(parts.stored));
+    tier_->set_limit(parts.stored);
+  }
+  if (lender_) {
+    VMEM_LOG_INFO("of {} of HBM for programs of this host, {} are to be lent", format_bytes(loan_.mapped_bytes),
+                  format_bytes(mapped));
+    lender_->set_limit(mapped);
+  }
 }
 
 cluster::MappedHbm LentHbm::mapped_part() const {
