@@ -30,6 +30,7 @@ constexpr const char* kShared[] = {"secret", "certificates", "fabric", "cluster"
 
 struct Arguments {
   runtime::DaemonOptions daemon;
+  std::optional<std::uint64_t> hbm_mapped;    // with daemon.hbm, of which it is a part
   std::map<std::string, std::string> shared;  // name → value, as given by flags
 };
 
@@ -73,6 +74,12 @@ void say_statistics(const runtime::Daemon& daemon) {
   if (hbm)
     fmt::print("vmem daemon: of HBM, {} pages were sent back directly and {} through staging\n", s.hbm_direct,
                s.hbm_staged);
+  if (daemon.mapped_hbm().bytes != 0) {
+    const peer::Lender::Usage mapped = daemon.mapped_hbm_usage();
+    fmt::print("vmem daemon: of HBM, {} of this host {} {}, {} of which are overdue\n",
+               counted(mapped.borrowers, "program", "programs"), mapped.borrowers == 1 ? "maps" : "map",
+               format_bytes(mapped.held_bytes), format_bytes(mapped.overdue_bytes));
+  }
   std::fflush(stdout);
 }
 
@@ -155,9 +162,20 @@ void serve(const runtime::Daemon& daemon, const sigset_t& signals) {
   std::fflush(stdout);
 }
 
+Status add_mapped(std::uint64_t bytes, std::optional<runtime::HbmLoan>& loan) {
+  if (loan) return runtime::add_mapped_part(*loan, bytes);
+  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--hbm-mapped {} is a part of the HBM that --hbm GPU:SIZE lends: "
+                                                     "give that, too",
+                                                     exact_bytes(bytes)));
+}
+
 int run(Arguments arguments) {
   const auto shared = read_shared(arguments);
   if (!shared) return refuse(shared.error());
+  if (arguments.hbm_mapped) {
+    if (const Status added = add_mapped(*arguments.hbm_mapped, arguments.daemon.hbm); !added)
+      return refuse(added.error());
+  }
   if (const auto level = log::parse_level(shared->log_level)) log::set_level(*level);
   arguments.daemon.secret = shared->secret;
   arguments.daemon.certificates = shared->certificates;
@@ -177,6 +195,9 @@ int run(Arguments arguments) {
   fmt::print("vmem daemon: node {} listens on {} and lends {} of memory, {} of disk{}{}\n", (*daemon)->id(),
              (*daemon)->address(), format_bytes((*daemon)->memory_bytes()), format_bytes((*daemon)->disk_bytes()),
              hbm_words(**daemon), who_reaches(**daemon, *shared));
+  if (const cluster::MappedHbm mapped = (*daemon)->mapped_hbm(); mapped.bytes != 0)
+    fmt::print("vmem daemon: {} of the HBM are for programs of this host to map, at {}\n", format_bytes(mapped.bytes),
+               mapped.socket);
   if (const auto id = static_cast<std::uint64_t>((*daemon)->member_id()); id != 0)
     fmt::print("vmem daemon: it is node {} of the cluster {}\n", id,
                shared->cluster.substr(shared->cluster.rfind('/') + 1));
@@ -225,6 +246,13 @@ Command add_daemon(CLI::App& app) {
              "And how much HBM of this machine's GPU with that number, such as 0:40GiB; only then it opens the driver",
              [&daemon](const std::string& text) -> Status {
                VMEM_ASSIGN(daemon.hbm, runtime::parse_hbm_loan(text));
+               return {};
+             });
+  add_parsed(app, "--hbm-mapped", "SIZE",
+             "Of that HBM, how much is for programs of this host that map it: members of the cluster do so by "
+             "themselves, before their own host memory; others with --peers SOCKET (default: none)",
+             [arguments = arguments.get()](const std::string& text) -> Status {
+               VMEM_ASSIGN(arguments->hbm_mapped, parse_bytes(text));
                return {};
              });
   add_shared(app, *arguments, "secret", "FILE",

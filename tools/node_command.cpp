@@ -59,6 +59,8 @@ std::string lent_words(const ClusterNode& node) {
   add(lends.memory, "memory");
   add(lends.disk, "disk");
   add(lends.hbm, hbm);
+  if (record.mapped.bytes != 0)
+    words += fmt::format(", of which programs of its host map {}", format_bytes(record.mapped.bytes));
   if (node.hbm_limit) words += fmt::format(", limited to {}", format_bytes(node.hbm_limit->bytes));
   add(lends.copies, "copies of published regions");
   return words.empty() ? "nothing" : words;
@@ -67,6 +69,8 @@ std::string lent_words(const ClusterNode& node) {
 std::string holds_words(const ClusterNode& node) {
   if (!node.holds) return "has not said what it holds";
   std::string words = fmt::format("holds {} of pages", format_bytes(node.holds->pages()));
+  if (node.holds->hbm_mapped != 0)
+    words += fmt::format(", of which programs of its host map {}", format_bytes(node.holds->hbm_mapped));
   if (node.holds->copies != 0) words += fmt::format(", {} of copies", format_bytes(node.holds->copies));
   if (node.holds->pages() == 0 && node.holds->leased != 0)
     words += fmt::format(", programs have leases on {}", format_bytes(node.holds->leased));
@@ -99,6 +103,9 @@ nlohmann::json json_of(const ClusterNode& node) {
           {"held_bytes", node.holds ? node.holds->pages() : 0},
           {"held_copies_bytes", node.holds ? node.holds->copies : 0},
           {"hbm_taken_bytes", node.holds ? node.holds->hbm_taken : 0},
+          {"hbm_mapped_bytes", record.mapped.bytes},
+          {"hbm_mapped_taken_bytes", node.holds ? node.holds->hbm_mapped : 0},
+          {"hbm_mapper_pid", node.holds ? node.holds->hbm_mapper : 0},
           {"hbm_pages_sent_directly", node.holds ? node.holds->hbm_direct : 0},
           {"hbm_pages_sent_through_staging", node.holds ? node.holds->hbm_staged : 0},
           {"hbm_limit_bytes", node.hbm_limit ? node.hbm_limit->bytes : record.lends.hbm},

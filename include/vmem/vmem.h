@@ -381,7 +381,7 @@ typedef struct vmem_statistics {
   uint64_t hbm_used_bytes;       /**< of all devices together */
   uint64_t host_budget_bytes;    /**< pinned host memory that may be used */
   uint64_t host_used_bytes;      /**< pinned host memory in use */
-  uint64_t peer_budget_bytes;    /**< other GPUs' HBM; 0 without the option peers */
+  uint64_t peer_budget_bytes;    /**< other GPUs' HBM; 0 if none takes pages */
   uint64_t peer_used_bytes;      /**< other GPUs' HBM in use */
   uint64_t nvme_budget_bytes;    /**< files; 0 without the option nvme */
   uint64_t nvme_used_bytes;      /**< files in use */

@@ -76,8 +76,13 @@ Lender::Usage Lender::usage() const {
 // REQUIRES: mutex_ is held, as for all functions below but run and wait.
 Lender::Usage Lender::sum() const {
   Usage sum{.limit_bytes = limit_bytes_, .borrowers = std::uint32_t(borrowers_.size())};
+  std::uint64_t most = 0;
   for (const auto& each : borrowers_) {
     sum.held_bytes += each->held_bytes;
+    if (each->held_bytes > most) {
+      most = each->held_bytes;
+      sum.largest = each->who.pid;
+    }
     if (!each->socket) sum.overdue_bytes += each->held_bytes;
     if (each->socket && each->overdue)
       sum.overdue_bytes += each->held_bytes - std::min(each->held_bytes, each->told_bytes);
@@ -101,7 +106,7 @@ void Lender::run() {
       if (stopping_) return;
       changed = look();
     }
-    if (changed) config_.on_change();
+    if (changed && config_.on_change) config_.on_change();
   }
 }
 

@@ -4,6 +4,7 @@
 // borrower returns it or ends, even if the borrower has disconnected.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -30,7 +31,8 @@ class Lender {
     std::string path;              // of the socket
     std::uint64_t most_bytes = 0;  // upper bound of set_limit
     std::chrono::microseconds deadline = std::chrono::seconds(2);
-    std::function<void()> on_change;  // on the lender's thread: held or overdue bytes changed
+    // On the lender's thread: held or overdue bytes changed. May be empty.
+    std::function<void()> on_change;
   };
   // Lends nothing before set_limit. Errors: the driver's; INVALID_OPTION if the path cannot be
   // used; UNSUPPORTED.
@@ -49,9 +51,11 @@ class Lender {
     // Part of held_bytes: not returned in time, or held by a disconnected process.
     std::uint64_t overdue_bytes = 0;
     std::uint32_t borrowers = 0;  // connected processes, and disconnected ones that hold pieces
+    pid_t largest = 0;            // of the borrower that holds most; 0: nobody holds anything
   };
   Usage usage() const;
   const std::string& path() const { return config_.path; }
+  const std::array<unsigned char, 16>& device() const { return device_; }  // the GPU's UUID
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -134,9 +134,11 @@ Result<OwnDescriptor> connect_to(const std::string& path) {
   VMEM_ASSIGN(const sockaddr_un address, address_of(path));
   VMEM_ASSIGN(OwnDescriptor socket, make_socket());
   if (!try_connect(socket.get(), address)) {
-    return fail(VMEM_ERROR_INVALID_OPTION,
-                fmt::format("{}: {}; the process that lends there is started with --lend", path, std::strerror(errno)),
-                errno);
+    return fail(
+        VMEM_ERROR_INVALID_OPTION,
+        fmt::format("{}: {}; a process lends there if it is started with --lend, or as a daemon with --hbm-mapped",
+                    path, std::strerror(errno)),
+        errno);
   }
   return socket;
 }

@@ -52,7 +52,10 @@ Status Runtime::start() {
   VMEM_ASSIGN(topology_, topology::known_topology(*driver_, options_.topology));
   const auto wake = [this] { waker_.wake(); };
   VMEM_ASSIGN(stack_, MemoryStack::start(options_, driver_, *devices_, topology_, wake));
+  const std::vector<FoundLender> found =
+      stack_->remote() != nullptr ? stack_->remote()->lenders_on_this_host() : std::vector<FoundLender>{};
   VMEM_ASSIGN(peers_, PeerMemory::start(options_, driver_, *devices_, wake));
+  peers_->borrow_from(found, topology_);
   if (stack_->remote() != nullptr && stack_->remote()->member() != nullptr) {
     SliceGrants grants = slice_grants();
     grants.grant = [this](std::uint32_t first, std::uint32_t count) { return space().grant(first, count); };

@@ -146,6 +146,20 @@ std::vector<int> peers_by_rate(const Topology& topology, int device) {
   return ordinals;
 }
 
+PeerAndHost peer_and_host(const Topology& topology, int device, int peer, int host) {
+  const auto rate = [&](NodeKind kind, int number) -> std::optional<double> {
+    const auto from = topology.find(NodeKind::device, device), to = topology.find(kind, number);
+    const auto trip = from && to ? round_trip(topology, *from, *to) : std::nullopt;
+    return trip ? rate_of(topology, *trip) : std::nullopt;
+  };
+  return {.peer_bytes_per_s = rate(NodeKind::device, peer), .host_bytes_per_s = rate(NodeKind::host, host)};
+}
+
+bool PeerAndHost::peer_first() const {
+  if (!peer_bytes_per_s || !host_bytes_per_s) return true;
+  return *peer_bytes_per_s >= *host_bytes_per_s * kAlike;
+}
+
 std::vector<Place> places_by_rate(const Topology& topology, int device) {
   std::vector<Place> places;
   const auto own = topology.find(NodeKind::device, device);

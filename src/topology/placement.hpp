@@ -33,6 +33,14 @@ struct Peer {
 std::vector<Peer> peers(const Topology& topology, int device);
 std::vector<int> peers_by_rate(const Topology& topology, int device);
 
+// A peer's memory against that of a NUMA node, for pages of a device.
+struct PeerAndHost {
+  std::optional<double> peer_bytes_per_s, host_bytes_per_s;
+  // False only if both rates are known and the peer's is the lower one.
+  bool peer_first() const;
+};
+PeerAndHost peer_and_host(const Topology& topology, int device, int peer, int host);
+
 struct Place {
   NodeIndex memory;
   std::optional<double> fetch_bytes_per_s, store_bytes_per_s;  // to the device, and from it

@@ -63,6 +63,25 @@ TEST(NodeDrain, CopiesOfRegionsNeedRoomOfTheirKind) {
   EXPECT_EQ(why(nodes, 1), "");
 }
 
+// Of which `mapped` are for programs of its host, who map all of that.
+ClusterNode with_hbm(std::uint64_t id, std::uint64_t hbm, std::uint64_t mapped, std::uint64_t holds) {
+  ClusterNode lender = node(id, 0, 0);
+  lender.record.kind = "daemon";
+  lender.record.lends.hbm = hbm * kMiB;
+  lender.record.mapped.bytes = mapped * kMiB;
+  lender.holds->hbm = holds * kMiB;
+  lender.holds->hbm_mapped = mapped * kMiB;
+  lender.holds->hbm_mapper = 4711;
+  return lender;
+}
+
+TEST(NodeDrain, WhatIsMappedNeedsNoRoomOnOtherNodesAndIsNone) {
+  EXPECT_EQ(why({with_hbm(1, 64, 48, 64), node(2, 16, 0)}, 1), "");
+  EXPECT_THAT(why({with_hbm(1, 64, 48, 64), node(2, 15, 0)}, 1), HasSubstr("holds 16 MiB of pages"));
+  EXPECT_THAT(why({node(1, 64, 17), with_hbm(2, 64, 48, 48)}, 1), HasSubstr("room for 16 MiB"));
+  EXPECT_EQ(why({with_hbm(1, 64, 64, 64), node(2, 0, 0)}, 1), "");
+}
+
 constexpr std::uint64_t kSecondUs = 1'000'000;
 
 std::vector<ClusterNode> draining(std::uint64_t holds, std::uint64_t room) {
@@ -110,6 +129,18 @@ TEST(DrainWatch, ALimitThatStandsStillIsNotADrain) {
   };
   EXPECT_THAT(look(0), ElementsAre("takes 64 MiB still"));
   EXPECT_THAT(look(10), ElementsAre(AllOf(HasSubstr("40 MiB of pages"), HasSubstr("this daemon's memory"))));
+}
+
+TEST(DrainWatch, WhoMapsWhatTheOwnerWantsBackIsNamed) {
+  ClusterNode lender = with_hbm(1, 64, 48, 48);
+  lender.drain = cluster::DrainOrder{};
+  lender.holds->drains = true;
+  EXPECT_THAT(standstill({lender}, lender), HasSubstr("map 48 MiB of its GPU's memory, process 4711 most"));
+  lender.drain.reset();
+  lender.hbm_limit = cluster::HbmLimit{47 * kMiB};
+  EXPECT_THAT(limit_standstill(lender), HasSubstr("process 4711"));
+  lender.hbm_limit = cluster::HbmLimit{48 * kMiB};
+  EXPECT_THAT(limit_standstill(lender), HasSubstr("this daemon's memory"));
 }
 
 TEST(DrainWatch, EachReasonIsNamed) {

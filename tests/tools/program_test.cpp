@@ -246,6 +246,13 @@ TEST(Program, ADaemonsOptionsAreRefusedWithWhatIsAccepted) {
   expect_refused("daemon --hbm 0:1MiB", {"--hbm", "1MiB is too little", "units of 2 MiB"});
   expect_refused("daemon --hbm 2:64MiB", {"--hbm 2:64 MiB names GPU 2", "there are 2 (0 to 1)"}, gpu);
   expect_refused("daemon --hbm 1:512MiB", {"--hbm 1:512 MiB asked for, GPU 1 has", "lower --hbm"}, gpu);
+  expect_refused("daemon --lend 64MiB --hbm-mapped 64MiB",
+                 {"--hbm-mapped 64MiB is a part of the HBM that --hbm GPU:SIZE lends", "give that, too"}, gpu);
+  expect_refused("daemon --hbm 1:64MiB --hbm-mapped 65MiB",
+                 {"--hbm-mapped 65MiB", "more than that", "give at most 64 MiB"}, gpu);
+  expect_refused("daemon --hbm 1:64MiB --hbm-mapped 1MiB", {"--hbm-mapped 1MiB", "in units of 2 MiB"}, gpu);
+  expect_refused("daemon --hbm 1:64MiB --hbm-mapped some", {"--hbm-mapped", "'some'"}, gpu);
+  expect_refused("daemon --hbm 1:512MiB --hbm-mapped 500MiB", {"--hbm 1:512 MiB asked for, GPU 1 has"}, gpu);
   const Outcome none = run("daemon --hbm 0:64MiB --driver /nonexistent/libcuda.so");
   EXPECT_EQ(none.code, 3);
   EXPECT_NE(none.text.find("--hbm 0:64 MiB needs a CUDA driver: "), std::string::npos) << none.text;

@@ -2,12 +2,24 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
+#include "base/printable.hpp"
 #include "cluster/enrollment/json_fields.hpp"
 
 namespace vmem::cluster {
 namespace {
 
 constexpr std::string_view kHbmSuffix = "/hbm";
+
+// Earlier versions do not write it.
+MappedHbm mapped_of(JsonFields& fields) {
+  if (!fields.has("mapped")) return {};
+  return {.socket = fields.text("mapped.socket"),
+          .gpu = fields.text("mapped.gpu"),
+          .bytes = fields.number("mapped.bytes", fields.number("lends.hbm"))};
+}
 
 // Under the lease of the node's record.
 Commit order_commit(const Record& node, std::string_view suffix, std::optional<std::string> value) {
@@ -20,21 +32,24 @@ Commit order_commit(const Record& node, std::string_view suffix, std::optional<s
 }  // namespace
 
 std::string json_of(const NodeRecord& record) {
-  return record_value({{"incarnation", static_cast<std::uint64_t>(record.incarnation)},
-                       {"addresses", record.addresses},
-                       {"transport", record.transport},
-                       {"boot", record.boot},
-                       {"pids", record.pids},
-                       {"pid", record.pid},
-                       {"started", record.started},
-                       {"kind", record.kind},
-                       {"labels", record.labels},
-                       {"lends",
-                        {{"memory", record.lends.memory},
-                         {"disk", record.lends.disk},
-                         {"hbm", record.lends.hbm},
-                         {"copies", record.lends.copies}}},
-                       {"token", record.token}});
+  nlohmann::json fields({{"incarnation", static_cast<std::uint64_t>(record.incarnation)},
+                         {"addresses", record.addresses},
+                         {"transport", record.transport},
+                         {"boot", record.boot},
+                         {"pids", record.pids},
+                         {"pid", record.pid},
+                         {"started", record.started},
+                         {"kind", record.kind},
+                         {"labels", record.labels},
+                         {"lends",
+                          {{"memory", record.lends.memory},
+                           {"disk", record.lends.disk},
+                           {"hbm", record.lends.hbm},
+                           {"copies", record.lends.copies}}},
+                         {"token", record.token}});
+  if (record.mapped.bytes != 0)
+    fields["mapped"] = {{"socket", record.mapped.socket}, {"gpu", record.mapped.gpu}, {"bytes", record.mapped.bytes}};
+  return record_value(std::move(fields));
 }
 
 std::string json_of(const DrainOrder& order) {
@@ -50,6 +65,8 @@ std::string json_of(const Holdings& holdings) {
                        {"copies", holdings.copies},
                        {"leased", holdings.leased},
                        {"hbm_taken", holdings.hbm_taken},
+                       {"hbm_mapped", holdings.hbm_mapped},
+                       {"hbm_mapper", holdings.hbm_mapper},
                        {"hbm_direct", holdings.hbm_direct},
                        {"hbm_staged", holdings.hbm_staged},
                        {"drains", holdings.drains ? 1 : 0}});
@@ -76,10 +93,16 @@ Result<Holdings> parse_holdings(std::string_view key, std::string_view value) {
                           .copies = fields.number("copies"),
                           .leased = fields.number("leased"),
                           .hbm_taken = fields.number_or("hbm_taken", 0),
+                          .hbm_mapped = fields.number_or("hbm_mapped", 0),
+                          .hbm_mapper = fields.number_or("hbm_mapper", 0),
                           .hbm_direct = fields.number_or("hbm_direct", 0),
                           .hbm_staged = fields.number_or("hbm_staged", 0),
                           .drains = fields.number("drains", 1) != 0};
   VMEM_TRY(fields.done());
+  if (holdings.hbm_mapped > holdings.hbm)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("the registry's record '{}' contradicts itself: {} bytes of HBM, {} of them mapped",
+                            printable(key), holdings.hbm, holdings.hbm_mapped));
   return holdings;
 }
 
@@ -98,9 +121,16 @@ Result<NodeRecord> parse_node_record(std::string_view key, std::string_view valu
                               .disk = fields.number("lends.disk"),
                               .hbm = fields.number("lends.hbm"),
                               .copies = fields.number("lends.copies")},
+                    .mapped = mapped_of(fields),
                     .token = fields.text("token")};
   VMEM_TRY(fields.done());
   return record;
+}
+
+HbmParts hbm_parts(std::uint64_t lent, std::uint64_t mapped, std::optional<HbmLimit> limit) {
+  const std::uint64_t all = limit ? std::min(lent, limit->bytes) : lent;
+  const std::uint64_t kept = std::min(mapped, all);
+  return {.mapped = kept, .stored = all - kept};
 }
 
 std::string node_key(NodeId id) { return fmt::format("{}{}", kNodesPrefix, static_cast<std::uint64_t>(id)); }

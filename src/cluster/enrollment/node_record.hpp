@@ -27,6 +27,14 @@ inline constexpr std::string_view kNodesPrefix = "nodes/", kDrainPrefix = "drain
 // The label that says which GPU's HBM a node lends, and how pages get there.
 inline constexpr std::string_view kHbmLabel = "hbm";
 
+// The part of a daemon's HBM that programs of its host map instead of sending pages there.
+struct MappedHbm {
+  std::string socket;       // where the daemon lends it: a path on its host
+  std::string gpu;          // the GPU's UUID: see gpu::format_uuid
+  std::uint64_t bytes = 0;  // at most; 0: there is no such part
+  bool operator==(const MappedHbm&) const = default;
+};
+
 struct NodeRecord {
   struct Lends {
     std::uint64_t memory = 0, disk = 0, hbm = 0;  // bytes
@@ -44,7 +52,10 @@ struct NodeRecord {
   std::string kind;  // "program", "daemon"
   std::map<std::string, std::string> labels;
   Lends lends;
+  MappedHbm mapped;   // part of lends.hbm
   std::string token;  // random, of one enrollment: tells a node its own record
+  // For pages that reach the node over the network.
+  std::uint64_t stored_pages() const { return lends.pages() - mapped.bytes; }
   bool operator==(const NodeRecord&) const = default;
 };
 
@@ -59,17 +70,30 @@ struct HbmLimit {
   bool operator==(const HbmLimit&) const = default;
 };
 
+// The bytes of both parts of a node's HBM, of which it lends `limit` at most. The part that is
+// mapped is the last to shrink: its programs use it at the rate of the link between GPUs.
+struct HbmParts {
+  std::uint64_t mapped = 0, stored = 0;  // by programs of its host; over the network
+  bool operator==(const HbmParts&) const = default;
+};
+HbmParts hbm_parts(std::uint64_t lent, std::uint64_t mapped, std::optional<HbmLimit> limit);
+
 // Bytes that a node has of others, and how it sends some of them.
 struct Holdings {
   std::uint64_t memory = 0, disk = 0, hbm = 0;  // pages
   std::uint64_t copies = 0;                     // of published regions
   std::uint64_t leased = 0;                     // room that others may use at any time
   std::uint64_t hbm_taken = 0;                  // of its GPU, with pages in it or without
+  std::uint64_t hbm_mapped = 0;                 // part of hbm: what programs of its host map
+  std::uint64_t hbm_mapper = 0;                 // pid of the one that maps most; 0: none does
   // Pages that it has sent from HBM: from its slabs, and through staging.
   std::uint64_t hbm_direct = 0, hbm_staged = 0;
   // It knows that it is to leave, and grants no more room.
   bool drains = false;
   std::uint64_t pages() const { return memory + disk + hbm; }
+  // Pages that need room on another node if they are to leave; what is mapped goes to its owners.
+  std::uint64_t stored_hbm() const { return hbm - hbm_mapped; }
+  std::uint64_t stored() const { return pages() - hbm_mapped; }
   // Whether only counts of what was sent differ.
   bool holds_as(Holdings other) const {
     other.hbm_direct = hbm_direct;

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/log.hpp"
 #include "base/sizes.hpp"
+#include "gpu/device_info.hpp"
 #include "gpu/memory_location.hpp"
 #include "runtime/assembly/machine.hpp"
 #include "topology/placement.hpp"
@@ -36,8 +38,52 @@ void PeerMemory::stop_borrowing() {
   }
 }
 
+void PeerMemory::borrow_from(const std::vector<FoundLender>& found, const topology::Topology& topology) {
+  for (const FoundLender& lender : found) {
+    const auto node = static_cast<std::uint64_t>(lender.node);
+    if (const Status added = add_found(lender, topology); !added)
+      VMEM_LOG_INFO(
+          "node {} of this host lends {} of HBM to programs that map it; this program does not: {}. What it "
+          "lends over the network is used all the same",
+          node, format_bytes(lender.hbm.bytes), added.error().message);
+  }
+}
+
+Status PeerMemory::add_found(const FoundLender& lender, const topology::Topology& topology) {
+  VMEM_ASSIGN(const auto visible, visible_gpus());
+  std::vector<int> devices;
+  for (const auto& device : devices_) devices.push_back(device->ordinal);
+  VMEM_ASSIGN(const LenderUse use, use_of(lender, visible, devices, topology));
+  auto peer = std::make_unique<PeerGpu>();
+  peer->ordinal = use.ordinal;
+  peer->used_by = use.used_by;
+  peer->node = lender.node;
+  VMEM_ASSIGN(peer->borrower, peer::Borrower::connect({.driver = driver_, .path = lender.hbm.socket}));
+  if (gpu::format_uuid(peer->borrower->device()) != lender.hbm.gpu)
+    return fail(VMEM_ERROR_UNSUPPORTED,
+                fmt::format("at {} process {} lends another GPU", lender.hbm.socket, peer->borrower->lender()));
+  if (has_borrowed_from(*peer->borrower)) return {};  // --peers names it, too
+  peer->bytes = peer->borrower->most_bytes();
+  peer->device = std::make_unique<Device>(driver_);
+  VMEM_TRY(peer->device->open(peer->ordinal));
+  VMEM_TRY(find_reach(*peer));
+  const std::uint64_t bytes = peer->bytes;
+  VMEM_TRY(add_tier(std::move(peer)));
+  VMEM_LOG_INFO("pages that leave HBM go to {} of device {}'s memory first, which node {} lends and this program maps",
+                format_bytes(bytes), use.ordinal, static_cast<std::uint64_t>(lender.node));
+  return {};
+}
+
+// A process has at most one lender for a GPU.
+bool PeerMemory::has_borrowed_from(const peer::Borrower& lender) const {
+  return std::ranges::any_of(peers_, [&](const auto& each) {
+    return each->borrower && each->borrower->lender() == lender.lender() && each->borrower->device() == lender.device();
+  });
+}
+
 Status PeerMemory::add_peer(const PeerSpec& wanted) {
-  PeerGpu& peer = *peers_.emplace_back(std::make_unique<PeerGpu>());
+  auto made = std::make_unique<PeerGpu>();
+  PeerGpu& peer = *made;
   if (wanted.socket.empty()) {
     VMEM_ASSIGN(peer.ordinal, ordinal_of(wanted));
   } else {
@@ -48,13 +94,49 @@ Status PeerMemory::add_peer(const PeerSpec& wanted) {
   if (!peer.borrower) {
     VMEM_ASSIGN(peer.bytes, peer_bytes(wanted, peer));
   }
-  VMEM_TRY(create_tier(peer));
+  return add_tier(std::move(made));
+}
+
+Status PeerMemory::add_tier(std::unique_ptr<PeerGpu> added) {
+  VMEM_TRY(create_tier(*added));
+  PeerGpu& peer = *peers_.emplace_back(std::move(added));
   if (!peer.borrower) return {};
   peer.borrower->start([wake = wake_, memory = peer.memory.get(), most = peer.bytes](std::uint64_t bytes) {
     memory->set_budget(std::min(bytes, most));
     wake();
   });
   return {};
+}
+
+Result<std::vector<VisibleGpu>> PeerMemory::visible_gpus() const {
+  const auto& driver = *driver_;
+  int present = 0;
+  VMEM_TRY(driver.check(driver->cuDeviceGetCount(&present), "cuDeviceGetCount"));
+  std::vector<VisibleGpu> gpus;
+  for (int ordinal = 0; ordinal < present; ++ordinal) {
+    CUdevice handle = 0;
+    CUuuid uuid{};
+    VMEM_TRY(driver.check(driver->cuDeviceGet(&handle, ordinal), "cuDeviceGet"));
+    VMEM_TRY(driver.check(driver->cuDeviceGetUuid(&uuid, handle), "cuDeviceGetUuid"));
+    std::array<std::uint8_t, 16> bytes{};
+    std::memcpy(bytes.data(), uuid.bytes, bytes.size());
+    VMEM_ASSIGN(const std::uint32_t reached_by, devices_that_reach(handle));
+    gpus.push_back({.ordinal = ordinal, .uuid = gpu::format_uuid(bytes), .reached_by = reached_by});
+  }
+  return gpus;
+}
+
+// Bit i: device i can map the GPU's memory.
+Result<std::uint32_t> PeerMemory::devices_that_reach(CUdevice gpu) const {
+  const auto& driver = *driver_;
+  std::uint32_t all = 0;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    int can = 0;
+    if (devices_[i].handle != gpu)
+      VMEM_TRY(driver.check(driver->cuDeviceCanAccessPeer(&can, devices_[i].handle, gpu), "cuDeviceCanAccessPeer"));
+    all |= std::uint32_t(can != 0) << i;
+  }
+  return all;
 }
 
 Result<int> PeerMemory::ordinal_of(const PeerSpec& wanted) const {
@@ -84,15 +166,13 @@ Status PeerMemory::find_own(const PeerSpec& wanted, PeerGpu& peer) const {
 Status PeerMemory::find_reach(PeerGpu& peer) const {
   const auto& driver = *driver_;
   const CUdevice handle = gpu_of(peer).handle;
+  VMEM_ASSIGN(peer.reached_by, devices_that_reach(handle));
   for (std::size_t i = 0; i < devices_.size(); ++i) {
-    int can = 0, can_back = 0;
-    if (devices_[i].handle != handle) {
-      VMEM_TRY(driver.check(driver->cuDeviceCanAccessPeer(&can, devices_[i].handle, handle), "cuDeviceCanAccessPeer"));
-      VMEM_TRY(
-          driver.check(driver->cuDeviceCanAccessPeer(&can_back, handle, devices_[i].handle), "cuDeviceCanAccessPeer"));
-    }
-    peer.reached_by |= std::uint32_t(can != 0) << i;
-    peer.reaches |= std::uint32_t(can != 0 && can_back != 0) << i;
+    if ((peer.reached_by >> i & 1) == 0) continue;
+    int can_back = 0;
+    VMEM_TRY(
+        driver.check(driver->cuDeviceCanAccessPeer(&can_back, handle, devices_[i].handle), "cuDeviceCanAccessPeer"));
+    peer.reaches |= std::uint32_t(can_back != 0) << i;
   }
   if (peer.reached_by != 0) return {};
   return fail(VMEM_ERROR_INVALID_OPTION,
@@ -103,17 +183,22 @@ Status PeerMemory::find_reach(PeerGpu& peer) const {
                                                            : "no peer access between them"));
 }
 
+std::string PeerMemory::name_of(const PeerGpu& peer) {
+  if (peer.node) return fmt::format("peer {} of node {}", peer.ordinal, static_cast<std::uint64_t>(*peer.node));
+  if (peer.borrower) return fmt::format("peer {} of process {}", peer.ordinal, peer.borrower->lender());
+  return fmt::format("peer {}", peer.ordinal);
+}
+
 Status PeerMemory::create_tier(PeerGpu& peer) const {
   tiers::NearTier::Config config;
   config.driver = driver_;
   for (std::size_t i = 0; i < devices_.size(); ++i) {
-    const bool copies = (peer.reaches >> i & 1) != 0;
+    const bool copies = (peer.reaches & peer.used_by) >> i & 1;
     config.devices.push_back({devices_[i].context, devices_[i].handle, copies ? gpu_of(peer).context : nullptr});
   }
   config.reached_by = peer.reached_by;
   config.location = gpu::on_device(gpu_of(peer).handle);
-  config.name = peer.borrower ? fmt::format("peer {} of process {}", peer.ordinal, peer.borrower->lender())
-                              : fmt::format("peer {}", peer.ordinal);
+  config.name = name_of(peer);
   config.source = peer.borrower.get();
   // The mover sets the budget for a GPU in use, and the lending process sets it for a borrowed GPU.
   config.budget_bytes = peer.own || peer.borrower ? 0 : peer.bytes;
@@ -125,17 +210,13 @@ Status PeerMemory::create_tier(PeerGpu& peer) const {
 
 // Finds the lending process, and which visible GPU it lends.
 Status PeerMemory::borrow(const PeerSpec& wanted, PeerGpu& peer) const {
-  const auto& driver = *driver_;
   VMEM_ASSIGN(peer.borrower, of_option("--peers", peer::Borrower::connect({.driver = driver_, .path = wanted.socket})));
   peer.bytes = std::min(peer.borrower->most_bytes(), wanted.bytes.value_or(peer.borrower->most_bytes()));
-  int present = 0;
-  VMEM_TRY(driver.check(driver->cuDeviceGetCount(&present), "cuDeviceGetCount"));
-  for (peer.ordinal = 0; peer.ordinal < present; ++peer.ordinal) {
-    CUdevice handle = 0;
-    CUuuid uuid{};
-    VMEM_TRY(driver.check(driver->cuDeviceGet(&handle, peer.ordinal), "cuDeviceGet"));
-    VMEM_TRY(driver.check(driver->cuDeviceGetUuid(&uuid, handle), "cuDeviceGetUuid"));
-    if (std::memcmp(uuid.bytes, peer.borrower->device().data(), sizeof uuid.bytes) == 0) return {};
+  VMEM_ASSIGN(const auto visible, visible_gpus());
+  const auto lent = std::ranges::find(visible, gpu::format_uuid(peer.borrower->device()), &VisibleGpu::uuid);
+  if (lent != visible.end()) {
+    peer.ordinal = lent->ordinal;
+    return {};
   }
   return fail(VMEM_ERROR_INVALID_OPTION,
               fmt::format("--peers: at {} process {} lends a GPU that this program does not see; add it to "
@@ -244,8 +325,8 @@ std::vector<migration::Loan> PeerMemory::loans() const {
 std::vector<std::uint8_t> PeerMemory::reachable_from(std::size_t device, const topology::Topology& topology) const {
   std::vector<std::uint8_t> peers;
   const auto add = [&](std::size_t i) {
-    const bool reached = (peers_[i]->reached_by >> device & 1) != 0;
-    if (reached && std::ranges::find(peers, i) == peers.end()) peers.push_back(std::uint8_t(i));
+    const bool used = (peers_[i]->reached_by & peers_[i]->used_by) >> device & 1;
+    if (used && std::ranges::find(peers, i) == peers.end()) peers.push_back(std::uint8_t(i));
   };
   for (const int near : topology::peers_by_rate(topology, devices_[device].ordinal)) {
     for (std::size_t i = 0; i < peers_.size(); ++i) {
@@ -260,8 +341,8 @@ std::vector<CUdevice> PeerMemory::copiers_of(std::size_t device) const {
   std::vector<CUdevice> copiers;
   for (const auto& peer : peers_) {
     const CUdevice handle = gpu_of(*peer).handle;
-    if ((peer->reaches >> device & 1) != 0 && std::ranges::find(copiers, handle) == copiers.end())
-      copiers.push_back(handle);
+    const bool copies = (peer->reaches & peer->used_by) >> device & 1;
+    if (copies && std::ranges::find(copiers, handle) == copiers.end()) copiers.push_back(handle);
   }
   return copiers;
 }

@@ -1,5 +1,6 @@
-// GPU memory that keeps other GPUs' pages: other GPUs that keep this program's pages (option
-// peers), and what other processes borrow from this program's GPUs (option lend).
+// GPU memory that keeps other GPUs' pages: other GPUs that keep this program's pages (option peers,
+// and daemons of its cluster on this host), and what other processes borrow from this program's
+// GPUs (option lend).
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include "peer/lender.hpp"
 #include "runtime/assembly/devices.hpp"
 #include "runtime/options/options.hpp"
+#include "runtime/remote/found_lenders.hpp"
 #include "tiers/near_tier.hpp"
 #include "topology/topology.hpp"
 
@@ -27,6 +29,10 @@ class PeerMemory {
   // `options` and `devices` outlive the object. Errors: INVALID_OPTION; those of the driver.
   static Result<std::unique_ptr<PeerMemory>> start(const Options& options, std::shared_ptr<const gpu::Driver> driver,
                                                    const Devices& devices, std::function<void()> wake);
+
+  // Adds those that take pages before host memory, at the end. A log line says for each how it is
+  // used, or why it is not: nobody asked for them, so that is no error. Call before tiers().
+  void borrow_from(const std::vector<FoundLender>& found, const topology::Topology& topology);
 
   std::vector<migration::PeerTier> tiers() const;
   std::vector<migration::Loan> loans() const;
@@ -47,6 +53,8 @@ class PeerMemory {
     std::optional<std::size_t> own;            // the index of a GPU that the program uses
     std::uint32_t reached_by = 0;              // bit i: device i can map it
     std::uint32_t reaches = 0;                 // bit i: it can map device i's memory
+    std::uint32_t used_by = ~0u;               // bit i: it takes pages of device i
+    std::optional<NodeId> node;                // set if a node of the cluster lends
     std::uint64_t bytes = 0;                   // the most that it takes
     std::unique_ptr<peer::Borrower> borrower;  // set if another process lends
     std::unique_ptr<tiers::NearTier> memory;
@@ -62,11 +70,17 @@ class PeerMemory {
              std::function<void()> wake)
       : options_(options), driver_(std::move(driver)), devices_(devices), wake_(std::move(wake)) {}
   Status add_peer(const PeerSpec& wanted);
+  Status add_found(const FoundLender& lender, const topology::Topology& topology);
+  Status add_tier(std::unique_ptr<PeerGpu> peer);
+  Result<std::vector<VisibleGpu>> visible_gpus() const;
+  Result<std::uint32_t> devices_that_reach(CUdevice gpu) const;
+  bool has_borrowed_from(const peer::Borrower& lender) const;
   Result<int> ordinal_of(const PeerSpec& wanted) const;
   Status borrow(const PeerSpec& wanted, PeerGpu& peer) const;
   Status find_own(const PeerSpec& wanted, PeerGpu& peer) const;
   Status find_reach(PeerGpu& peer) const;
   const Device& gpu_of(const PeerGpu& peer) const { return peer.own ? devices_[*peer.own] : *peer.device; }
+  static std::string name_of(const PeerGpu& peer);
   Status create_tier(PeerGpu& peer) const;
   Status lend(const LendSpec& wanted);
   static migration::PeerTier memory_of(const PeerGpu& peer);

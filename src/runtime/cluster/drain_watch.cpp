@@ -9,15 +9,27 @@
 
 namespace vmem::runtime {
 
+namespace {
+
+std::string mapped_words(const cluster::Holdings& holds) {
+  return fmt::format(
+      "programs of its host map {} of its GPU's memory, process {} most of them. Their pages go to their own host "
+      "memory: that process does not run, uses these pages without an end, or what is below its host memory is full",
+      format_bytes(holds.hbm_mapped), holds.hbm_mapper);
+}
+
+}  // namespace
+
 std::string standstill(const std::vector<ClusterNode>& nodes, const ClusterNode& node) {
   if (!node.holds || !node.holds->drains)
     return "its daemon has not said that it knows of the order: it does not run, or does not reach the registry";
   const auto [pages, copies] = room_elsewhere(nodes, node.id);
-  if (node.holds->pages() > pages)
+  if (node.holds->stored() > pages)
     return fmt::format("the other nodes have room for {} of pages: start another daemon", format_bytes(pages));
-  if (node.holds->pages() != 0)
+  if (node.holds->stored() != 0)
     return "the other nodes have room; a program with pages there does not run, uses these pages without an end, "
            "names the daemon by --remote, or its own leases are full elsewhere";
+  if (node.holds->hbm_mapped != 0) return mapped_words(*node.holds);
   if (node.holds->copies > copies)
     return fmt::format("the other nodes have room for {} of copies: start another daemon with --copies",
                        format_bytes(copies));
@@ -29,10 +41,13 @@ std::string standstill(const std::vector<ClusterNode>& nodes, const ClusterNode&
 
 std::string limit_standstill(const ClusterNode& node) {
   if (!node.holds) return standstill({}, node);
+  const std::uint64_t mapped =
+      cluster::hbm_parts(node.record.lends.hbm, node.record.mapped.bytes, node.hbm_limit).mapped;
+  if (node.holds->hbm_mapped > mapped) return mapped_words(*node.holds);
   return fmt::format(
       "it still holds {} of pages. The programs that own them move them to this daemon's memory, or to other "
       "nodes: one of these programs does not run, uses its pages without an end, or its leases are full",
-      format_bytes(node.holds->hbm));
+      format_bytes(node.holds->stored_hbm()));
 }
 
 std::vector<std::string> DrainWatch::saw(const std::string& words, const std::string& why, std::uint64_t now_us) {

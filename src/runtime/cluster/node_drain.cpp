@@ -31,22 +31,24 @@ Result<const ClusterNode*> find_lender(const std::vector<ClusterNode>& nodes, No
   return &*found;
 }
 
-// Of HBM that the node lends to others now.
-std::uint64_t hbm_of(const ClusterNode& node) {
-  const std::uint64_t lent = node.record.lends.hbm;
-  return node.hbm_limit ? std::min(lent, node.hbm_limit->bytes) : lent;
+// Of HBM that the node lends over the network, under that limit.
+std::uint64_t stored_hbm(const ClusterNode& node, const std::optional<cluster::HbmLimit>& limit) {
+  return cluster::hbm_parts(node.record.lends.hbm, node.record.mapped.bytes, limit).stored;
 }
+std::uint64_t stored_hbm(const ClusterNode& node) { return stored_hbm(node, node.hbm_limit); }
 
 std::uint64_t room_on(const ClusterNode& node) {
   const cluster::Holdings holds = node.holds.value_or(cluster::Holdings{});
   return left_of(node.record.lends.memory, holds.memory) + left_of(node.record.lends.disk, holds.disk) +
-         left_of(hbm_of(node), holds.hbm);
+         left_of(stored_hbm(node), holds.stored_hbm());
 }
 
-// Pages go to other nodes, and to memory and disks of the same one.
+// Pages go to other nodes, and to memory and disks of the same one. What is mapped has room in its
+// programs' host memory.
 Status check_room_for_limit(const std::vector<ClusterNode>& nodes, const ClusterNode& node, std::uint64_t bytes) {
-  const std::uint64_t held = node.holds.value_or(cluster::Holdings{}).hbm, leaves = left_of(held, bytes);
-  std::uint64_t room = room_on(node) - left_of(hbm_of(node), held);
+  const std::uint64_t held = node.holds.value_or(cluster::Holdings{}).stored_hbm();
+  const std::uint64_t leaves = left_of(held, stored_hbm(node, cluster::HbmLimit{bytes}));
+  std::uint64_t room = room_on(node) - left_of(stored_hbm(node), held);
   for (const ClusterNode& other : nodes) room += other.id == node.id || other.drain ? 0 : room_on(other);
   if (leaves <= room) return {};
   return refuse(
@@ -90,19 +92,19 @@ Status check_room_for_drain(const std::vector<ClusterNode>& nodes, NodeId id) {
   for (const ClusterNode& other : nodes) {
     if (other.id == id || other.drain) continue;
     const cluster::NodeRecord::Lends& lends = other.record.lends;
-    lent += lends.memory + lends.disk + hbm_of(other);
+    lent += lends.memory + lends.disk + stored_hbm(other);
   }
-  if (node->record.lends.pages() != 0 && lent == 0)
+  if (node->record.stored_pages() != 0 && lent == 0)
     return refuse(
         fmt::format("node {} is the last one that lends: it holds {} of pages, and there is no other node "
                     "for them; start another daemon first, or give --force to have pages stay there until "
                     "one joins",
-                    number(id), format_bytes(held.pages())));
-  if (pages < held.pages())
+                    number(id), format_bytes(held.stored())));
+  if (pages < held.stored())
     return refuse(
         fmt::format("node {} holds {} of pages, and the other nodes have room for {}: start another daemon "
                     "first, or give --force to move what fits and keep the rest until there is room",
-                    number(id), format_bytes(held.pages()), format_bytes(pages)));
+                    number(id), format_bytes(held.stored()), format_bytes(pages)));
   if (copies < held.copies)
     return refuse(
         fmt::format("node {} holds {} of copies of published regions, and the other nodes have room for {}: "

@@ -13,6 +13,7 @@
 #include "base/sizes.hpp"
 #include "pagetable/types.hpp"
 #include "rdma/transport/socket_address.hpp"
+#include "rdma/trust/local_socket.hpp"
 #include "runtime/assembly/machine.hpp"
 #include "runtime/remote/nodes.hpp"
 #include "tiers/io/thread_queue.hpp"
@@ -98,13 +99,14 @@ Status Daemon::reserve(const DaemonOptions& options) {
   if (options.lend_bytes != 0) VMEM_TRY(check_size("--lend", options.lend_bytes));
   if (options.client_bytes) VMEM_TRY(check_size("--per-node", *options.client_bytes));
   lent_bytes_ = options.lend_bytes / kGranuleBytes * kGranuleBytes;
-  staging_bytes_ = options.nvme.empty() && !options.hbm ? 0 : kDaemonStagingBytes;
+  const bool stores_in_hbm = options.hbm && options.hbm->stored_bytes() != 0;
+  staging_bytes_ = options.nvme.empty() && !stores_in_hbm ? 0 : kDaemonStagingBytes;
   const std::uint64_t bytes = lent_bytes_ + staging_bytes_;
   if (options.copies_bytes != 0) VMEM_TRY(check_size("--copies", options.copies_bytes));
   if (options.copies_bytes != 0 && options.cluster.empty())
     return fail(VMEM_ERROR_INVALID_OPTION,
                 "--copies is for regions that are published to a cluster: give --cluster, too");
-  if (bytes == 0 && options.copies_bytes == 0)
+  if (bytes == 0 && options.copies_bytes == 0 && !options.hbm)
     return fail(VMEM_ERROR_INVALID_OPTION,
                 "nothing to lend: give --lend SIZE, --hbm GPU:SIZE, --nvme DIRECTORY:SIZE, or --copies SIZE with "
                 "--cluster");
@@ -125,29 +127,46 @@ Status Daemon::open_tiers(const DaemonOptions& options) {
     disk.on_ready = [this] { service_->poke(); };
     VMEM_ASSIGN(disk_, tiers::DiskTier::create(std::move(disk)));
   }
-  if (options.hbm) {
-    const rdma::Bytes staging = memory_->bytes().subspan(lent_bytes_);
-    VMEM_ASSIGN(hbm_, LentHbm::open(options.driver, *options.hbm, staging, [this] { service_->poke(); }));
+  return options.hbm ? open_hbm(options) : Status{};
+}
+
+// The socket's name is that of this node on its connections: a daemon that is started again at the
+// same address replaces what it left there when it was killed.
+Status Daemon::open_hbm(const DaemonOptions& options) {
+  LentHbm::Config config{.driver = options.driver,
+                         .loan = *options.hbm,
+                         .staging = memory_ ? memory_->bytes().subspan(lent_bytes_) : rdma::Bytes{},
+                         .socket = {},
+                         .on_ready = [this] { service_->poke(); }};
+  if (options.hbm->mapped_bytes != 0) {
+    VMEM_ASSIGN(const std::string folder, rdma::socket_directory());
+    config.socket = fmt::format("{}/hbm-{}", folder, id_);
   }
+  VMEM_ASSIGN(hbm_, LentHbm::open(std::move(config)));
   return {};
+}
+
+std::uint64_t Daemon::hbm_bytes() const {
+  if (!hbm_) return 0;
+  return (hbm_->tier() != nullptr ? hbm_->tier()->usage().budget_bytes : 0) + hbm_->mapped_part().bytes;
 }
 
 Status Daemon::open(const DaemonOptions& options) {
   VMEM_TRY(reserve(options));
+  VMEM_ASSIGN(const std::string listen, resolve_address(options.listen));
+  const NodeIdentity self = make_identity(options.id != 0 ? options.id : usual_id(listen));
+  id_ = static_cast<std::uint64_t>(self.id);
   VMEM_TRY(open_tiers(options));
   rdma::MemoryService::Config service;
   service.clock = &clock_;
   if (memory_) service.memory = memory_->bytes();
   service.staging_bytes = staging_bytes_;
   service.disk = disk_.get();
-  service.hbm = hbm_ ? &hbm_->tier() : nullptr;
+  service.hbm = hbm_ ? hbm_->tier() : nullptr;
   service.client_bytes = options.client_bytes.value_or(service.client_bytes);
   service.grace_us = options.grace_us;
   service.workers = worker_count();
   service_ = std::make_unique<rdma::MemoryService>(service);
-  VMEM_ASSIGN(const std::string listen, resolve_address(options.listen));
-  const NodeIdentity self = make_identity(options.id != 0 ? options.id : usual_id(listen));
-  id_ = static_cast<std::uint64_t>(self.id);
   NodeConfig node{.self = self,
                   .listen = listen,
                   .secret = options.secret,
@@ -183,12 +202,16 @@ Status Daemon::start_joint(const DaemonOptions& options, const NodeConfig& node)
 
 cluster::Holdings Daemon::holdings() const {
   const rdma::ServiceStatistics lent = statistics();
+  const peer::Lender::Usage mapped = mapped_hbm_usage();
+  const std::uint64_t slabs = hbm_ && hbm_->tier() != nullptr ? hbm_->tier()->slab_bytes() : 0;
   return {.memory = lent.held.memory,
           .disk = lent.held.disk,
-          .hbm = lent.held.hbm,
+          .hbm = lent.held.hbm + mapped.held_bytes,
           .copies = copies().bytes,
           .leased = lent.lent.sum(),
-          .hbm_taken = hbm_ ? hbm_->tier().slab_bytes() : 0,
+          .hbm_taken = slabs + mapped.held_bytes,
+          .hbm_mapped = mapped.held_bytes,
+          .hbm_mapper = static_cast<std::uint64_t>(mapped.largest),
           .hbm_direct = lent.hbm_direct,
           .hbm_staged = lent.hbm_staged};
 }
@@ -196,10 +219,11 @@ cluster::Holdings Daemon::holdings() const {
 void Daemon::see(const ClusterView& view) {
   joint_->directory().see(view);
   host_watch_->see(view);
-  if (view.drain && !drain_) drains_since_us_ = clock_.now_us();
+  const bool drains = view.drain.has_value(), changes = drains != drain_.has_value();
+  if (drains && changes) drains_since_us_ = clock_.now_us();
+  if (hbm_ && (changes || view.hbm_limit != hbm_limit_)) hbm_->set_limit(view.hbm_limit, drains);
   drain_ = view.drain;
-  service_->set_draining(drain_.has_value());
-  if (hbm_ && view.hbm_limit != hbm_limit_) hbm_->set_limit(view.hbm_limit ? view.hbm_limit->bytes : UINT64_MAX);
+  service_->set_draining(drains);
   hbm_limit_ = view.hbm_limit;
 }
 
@@ -237,6 +261,7 @@ Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
     config.record.addresses = {address()};
   }
   config.record.lends = {.memory = memory_bytes(), .disk = disk_bytes(), .hbm = hbm_bytes(), .copies = copies_bytes_};
+  config.record.mapped = mapped_hbm();
   if (hbm_) config.record.labels[std::string(cluster::kHbmLabel)] = hbm_->describe();
   for (const auto& [name, value] : options.labels) config.record.labels[name] = value;
   VMEM_ASSIGN(member_, Member::join(std::move(config), kJoinUs));

@@ -62,9 +62,11 @@ class Daemon {
   std::uint64_t id() const { return id_; }
   std::uint64_t memory_bytes() const { return lent_bytes_; }
   std::uint64_t disk_bytes() const { return disk_ ? disk_->usage().budget_bytes : 0; }
-  std::uint64_t hbm_bytes() const { return hbm_ ? hbm_->tier().usage().budget_bytes : 0; }
+  std::uint64_t hbm_bytes() const;
   // Which GPU, and the way there; "": no HBM is lent.
   std::string hbm_path() const { return hbm_ ? hbm_->describe() : ""; }
+  cluster::MappedHbm mapped_hbm() const { return hbm_ ? hbm_->mapped_part() : cluster::MappedHbm{}; }
+  peer::Lender::Usage mapped_hbm_usage() const { return hbm_ ? hbm_->mapped() : peer::Lender::Usage{}; }
   std::uint64_t copies_bytes() const { return copies_bytes_; }  // at most, of published regions
   PageShelf::Usage copies() const { return shelf_ ? shelf_->usage() : PageShelf::Usage{}; }
   rdma::ServiceStatistics statistics() const { return service_->statistics(); }
@@ -77,6 +79,7 @@ class Daemon {
   Status open(const DaemonOptions& options);
   Status reserve(const DaemonOptions& options);
   Status open_tiers(const DaemonOptions& options);
+  Status open_hbm(const DaemonOptions& options);
   void watch_programs();
   Status start_joint(const DaemonOptions& options, const NodeConfig& node);
   Status join(const DaemonOptions& options, const NodeIdentity& self);

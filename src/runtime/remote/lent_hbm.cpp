@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "base/sizes.hpp"
+#include "gpu/device_info.hpp"
 #include "pagetable/types.hpp"
 #include "runtime/remote/ucx_gpu.hpp"
 
@@ -50,10 +51,23 @@ Result<HbmLoan> parse_hbm_loan(const std::string& text) {
   return loan;
 }
 
-Result<std::unique_ptr<LentHbm>> LentHbm::open(const std::string& driver, const HbmLoan& loan, rdma::Bytes staging,
-                                               std::function<void()> on_ready) {
+Status add_mapped_part(HbmLoan& loan, std::uint64_t bytes) {
+  if (bytes < kGranuleBytes)
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--hbm-mapped {}: HBM is lent in units of {}; give at least "
+                                                       "that, or leave it out",
+                                                       exact_bytes(bytes), format_bytes(kGranuleBytes)));
+  if (bytes > loan.bytes)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("--hbm-mapped {} is a part of what {} lends, and more than that; give at most {}",
+                            exact_bytes(bytes), flag_words(loan), format_bytes(loan.bytes)));
+  loan.mapped_bytes = bytes / kGranuleBytes * kGranuleBytes;
+  return {};
+}
+
+Result<std::unique_ptr<LentHbm>> LentHbm::open(Config config) {
+  const HbmLoan& loan = config.loan;
   std::unique_ptr<LentHbm> lent(new LentHbm(loan));
-  auto loaded = gpu::Driver::load(driver);
+  auto loaded = gpu::Driver::load(config.driver);
   if (!loaded)
     return fail(loaded.error().status,
                 fmt::format("{} needs a CUDA driver: {}", flag_words(loan), loaded.error().message));
@@ -64,12 +78,29 @@ Result<std::unique_ptr<LentHbm>> LentHbm::open(const std::string& driver, const 
   VMEM_ASSIGN(lent->context_, gpu::PrimaryContext::retain(lent->driver_, device));
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(lent->driver_, lent->context_.context()));
   VMEM_TRY(lent->check_free());
-  VMEM_TRY(lent->pin(staging));
-  VMEM_ASSIGN(
-      lent->tier_,
-      tiers::HbmTier::create(
-          {.driver = lent->driver_, .ordinal = loan.ordinal, .bytes = loan.bytes, .on_ready = std::move(on_ready)}));
+  if (loan.stored_bytes() != 0) VMEM_TRY(lent->store(config));
+  if (loan.mapped_bytes != 0) VMEM_TRY(lent->lend_pieces(config, device));
   return lent;
+}
+
+Status LentHbm::store(Config& config) {
+  VMEM_TRY(pin(config.staging));
+  VMEM_ASSIGN(tier_, tiers::HbmTier::create({.driver = driver_,
+                                             .ordinal = loan_.ordinal,
+                                             .bytes = loan_.stored_bytes(),
+                                             .on_ready = std::move(config.on_ready)}));
+  return {};
+}
+
+Status LentHbm::lend_pieces(Config& config, CUdevice device) {
+  VMEM_ASSIGN(lender_, peer::Lender::create({.driver = driver_,
+                                             .device = device,
+                                             .context = context_.context(),
+                                             .path = std::move(config.socket),
+                                             .most_bytes = loan_.mapped_bytes,
+                                             .on_change = {}}));
+  lender_->set_limit(loan_.mapped_bytes);
+  return {};
 }
 
 Status LentHbm::check_free() const {
@@ -88,22 +119,42 @@ Status LentHbm::pin(rdma::Bytes staging) {
   return {};
 }
 
-LentHbm::~LentHbm() {
+void LentHbm::close() {
+  lender_.reset();
   tier_.reset();
+}
+
+LentHbm::~LentHbm() {
+  close();
   if (pinned_ == nullptr) return;
   // A failure means a lost context, and the memory is pinned no more.
   const auto current = gpu::ScopedContext::push(driver_, context_.context());
   (void)(*driver_)->cuMemHostUnregister(pinned_);
 }
 
-void LentHbm::set_limit(std::uint64_t bytes) {
-  const std::uint64_t limit = std::min(bytes, loan_.bytes);
-  VMEM_LOG_INFO("of {} of HBM, {} are to be lent", format_bytes(loan_.bytes), format_bytes(limit));
-  tier_->set_limit(limit);
+void LentHbm::set_limit(std::optional<cluster::HbmLimit> limit, bool drains) {
+  const cluster::HbmParts parts = cluster::hbm_parts(loan_.bytes, loan_.mapped_bytes, limit);
+  const std::uint64_t mapped = drains ? 0 : parts.mapped;
+  if (tier_) {
+    VMEM_LOG_INFO("of {} of HBM for pages from the network, {} are to be lent", format_bytes(loan_.stored_bytes()),
+                  format_bytes(parts.stored));
+    tier_->set_limit(parts.stored);
+  }
+  if (lender_) {
+    VMEM_LOG_INFO("of {} of HBM for programs of this host, {} are to be lent", format_bytes(loan_.mapped_bytes),
+                  format_bytes(mapped));
+    lender_->set_limit(mapped);
+  }
+}
+
+cluster::MappedHbm LentHbm::mapped_part() const {
+  if (!lender_) return {};
+  return {.socket = lender_->path(), .gpu = gpu::format_uuid(lender_->device()), .bytes = loan_.mapped_bytes};
 }
 
 // The slab that UCX is to register is allocated like those of the tier.
 std::optional<rdma::UcxGpuMemory> LentHbm::ask_ucx(const std::vector<std::pair<std::string, std::string>>& settings) {
+  if (!tier_) return std::nullopt;
   const auto type = ucx_memory_type(*driver_);
   const auto current = gpu::ScopedContext::push(driver_, context_.context());
   gpu::DeviceMemory slab;
@@ -131,6 +182,8 @@ rdma::UcxGpuMemory LentHbm::gpu_memory(rdma::UcxMemoryType type) const {
   return {.type = type, .enter_thread = enter, .without_context = without_context(driver_)};
 }
 
-std::string LentHbm::describe() const { return fmt::format("GPU {}, {}", loan_.ordinal, path_); }
+std::string LentHbm::describe() const {
+  return tier_ ? fmt::format("GPU {}, {}", loan_.ordinal, path_) : fmt::format("GPU {}", loan_.ordinal);
+}
 
 }  // namespace vmem::runtime

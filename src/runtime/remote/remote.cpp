@@ -9,6 +9,7 @@
 
 #include "base/log.hpp"
 #include "base/process.hpp"
+#include "base/process_id.hpp"
 #include "cluster/peers.hpp"
 #include "cluster/registry/etcd/address.hpp"
 #include "runtime/remote/guard.hpp"
@@ -55,7 +56,7 @@ std::string label(const cluster::NodeRecord& record, const std::string& name) {
 std::vector<rdma::NamedLender> lenders_of(const ClusterView& view) {
   std::vector<rdma::NamedLender> lenders;
   for (const ClusterNode& node : view.nodes) {
-    if (node.record.lends.pages() == 0) continue;
+    if (node.record.stored_pages() == 0) continue;
     lenders.push_back({.name = static_cast<std::uint64_t>(node.id),
                        .addresses = node.record.addresses,
                        .domain = {.rack = label(node.record, "rack"), .host = label(node.record, "host")},
@@ -183,9 +184,10 @@ Status Remote::join(const Options& options, const NodeIdentity& self) {
   };
   config.record.transport = static_cast<std::uint64_t>(self.id);
   config.record.addresses = {node_->transport().address()};
-  config.seen = [tier = tier_.get(), joint = joint_.get()](const ClusterView& view, bool changed) {
-    joint->directory().see(view);
-    if (changed) tier->follow(lenders_of(view));
+  config.seen = [this](const ClusterView& view, bool changed) {
+    joint_->directory().see(view);
+    if (!found_) found_ = lenders_on_host(view, this_boot());
+    if (changed) tier_->follow(lenders_of(view));
   };
   VMEM_ASSIGN(member_, Member::join(std::move(config), kStartUs));
   tier_->wait_for_lenders(kStartUs);

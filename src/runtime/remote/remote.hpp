@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "runtime/cluster/joint_regions.hpp"
 #include "runtime/cluster/member.hpp"
 #include "runtime/options/options.hpp"
+#include "runtime/remote/found_lenders.hpp"
 
 namespace vmem::runtime {
 
@@ -43,6 +45,8 @@ class Remote {
   Member* member() { return member_.get(); }
   JointRegions* joint() { return joint_.get(); }
   const std::string& tenant() const { return tenant_; }
+  // As the cluster was when this program joined it; constant.
+  std::vector<FoundLender> lenders_on_this_host() const { return found_.value_or(std::vector<FoundLender>{}); }
   // Whom to tell of this node's addresses, from now on, and of slices that it has lost before;
   // null: nobody.
   void tell(AddressUser* user);
@@ -62,6 +66,8 @@ class Remote {
   std::unique_ptr<rdma::Node> node_;
   std::unique_ptr<rdma::RemoteTier> tier_;  // ends before the node
   std::string tenant_;                      // of this node, as others see it
+  // Written by the member's thread before join() returns.
+  std::optional<std::vector<FoundLender>> found_;
   Fence fence_;
   std::mutex user_mutex_;
   // Protected by user_mutex_.

@@ -41,6 +41,30 @@ TEST(NodeRecord, IsReadAsItWasWritten) {
   EXPECT_EQ(parse_node_record("nodes/7", json_of(NodeRecord{})).value(), NodeRecord{});
 }
 
+TEST(NodeRecord, HbmThatIsMappedIsReadAsItWasWrittenAndMayBeAbsent) {
+  NodeRecord lender = node();
+  lender.lends.hbm = 64;
+  EXPECT_EQ(json_of(lender).find("mapped"), std::string::npos) << "as earlier versions write it";
+  lender.mapped = {.socket = "/run/user/1000/vmem/hbm-7", .gpu = "GPU-01", .bytes = 48};
+  EXPECT_EQ(parse_node_record("nodes/7", json_of(lender)).value(), lender);
+  EXPECT_EQ(lender.stored_pages(), lender.lends.pages() - 48);
+  lender.mapped.bytes = 65;
+  const auto more = parse_node_record("nodes/7", json_of(lender));
+  ASSERT_FALSE(more);
+  EXPECT_THAT(more.error().message, HasSubstr("field 'mapped.bytes'"));
+}
+
+TEST(HbmParts, UnderALimitWhatIsMappedIsTheLastToShrink) {
+  const auto of = [](std::optional<HbmLimit> limit) { return hbm_parts(40, 16, limit); };
+  EXPECT_EQ(of(std::nullopt), (HbmParts{.mapped = 16, .stored = 24}));
+  EXPECT_EQ(of(HbmLimit{50}), (HbmParts{.mapped = 16, .stored = 24}));
+  EXPECT_EQ(of(HbmLimit{30}), (HbmParts{.mapped = 16, .stored = 14}));
+  EXPECT_EQ(of(HbmLimit{16}), (HbmParts{.mapped = 16, .stored = 0}));
+  EXPECT_EQ(of(HbmLimit{9}), (HbmParts{.mapped = 9, .stored = 0}));
+  EXPECT_EQ(of(HbmLimit{0}), (HbmParts{}));
+  EXPECT_EQ(hbm_parts(40, 40, HbmLimit{30}), (HbmParts{.mapped = 30, .stored = 0}));
+}
+
 TEST(NodeRecord, ADamagedOneSaysWhatIsWrong) {
   EXPECT_THAT(why("{\"format\":"), HasSubstr("record 'nodes/7' is no JSON object: '{\"format\":'"));
   EXPECT_THAT(why("[1]"), HasSubstr("is no JSON object"));
@@ -90,11 +114,17 @@ TEST(Holdings, AreReadAsTheyWereWritten) {
                           .copies = 3,
                           .leased = 4,
                           .hbm_taken = 6,
+                          .hbm_mapped = 4,
+                          .hbm_mapper = 99,
                           .hbm_direct = 7,
                           .hbm_staged = 8,
                           .drains = true};
   EXPECT_EQ(parse_holdings("holds/7", json_of(holdings)).value(), holdings);
+  EXPECT_EQ(holdings.stored_hbm(), 1u);
+  EXPECT_EQ(holdings.stored(), 4u);
   EXPECT_EQ(parse_holdings("holds/7", "1").error().status, VMEM_ERROR_INVALID_OPTION);
+  EXPECT_THAT(parse_holdings("holds/7", json_of(Holdings{.hbm = 1, .hbm_mapped = 2})).error().message,
+              HasSubstr("contradicts itself"));
 }
 
 TEST(Holdings, OfAVersionThatKnowsNoHbmAreRead) {
