@@ -22,7 +22,7 @@ An option has three names. `hbm` is its name in `vmem_init` and in Python, `--hb
 the environment, and the environment over the default.
 
 Sizes are written `16GiB`, `512MiB` or in bytes. Durations are written `250us`, `100ms` or `2s`. A
-switch needs no value as a flag: `--strict`.
+switch needs no value as a flag: `--strict`; `--strict=off` turns it off.
 
 vmem refuses an option that it does not know, a malformed value and contradicting options. The
 message names the option, where it was set, and what it accepts.

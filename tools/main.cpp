@@ -139,7 +139,7 @@ int run(int argc, char** argv) {
       [&](CLI::App& command) { return vmem::tools::add_bench(command, join_command_line(argc, argv)); });
   add("daemon", "Lend this machine's memory and disks to programs on other nodes", vmem::tools::add_daemon);
   add("cluster", "Start a cluster on this machine for trying it out, look at it, and end it", vmem::tools::add_cluster);
-  add("node", "Look at the nodes of a cluster", vmem::tools::add_node);
+  add("node", "List the nodes of a cluster; have one leave, or lend less HBM", vmem::tools::add_node);
   add("region", "List the published regions of a cluster, and remove one", vmem::tools::add_region);
   add("secret", "Make the secrets that nodes prove to each other", vmem::tools::add_secret);
   add("doctor", "Say what this machine can do, and what to fix", vmem::tools::add_doctor);

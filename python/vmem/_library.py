@@ -25,6 +25,18 @@ def api():
     raise RuntimeError("vmem does not run under this process: start it with `vmem run`, or name the library that you called vmem_init of")
 
 
+def started_api(device):
+    """As api(), with vmem started: under `vmem run` the first allocation starts it, which is made
+    here on `device`.
+    """
+    process = preloaded()
+    if process is not None:
+        process.vmem_torch_alloc.restype = ctypes.c_void_p
+        pointer = process.vmem_torch_alloc(ctypes.c_ssize_t(1), ctypes.c_int(device), None)
+        process.vmem_torch_free(ctypes.c_void_p(pointer), ctypes.c_ssize_t(1), ctypes.c_int(device), None)
+    return api()
+
+
 def path_of_preloaded():
     """Its file. Raises RuntimeError when it is not there."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:

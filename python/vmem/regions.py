@@ -181,7 +181,7 @@ def publish(name, tensors, *, copies=0, expires=None, readers=None, wait=30.0, d
     After an error nothing is published, except that after TimeoutError daemons may have the region:
     publish again, which makes a new version, or `vmem region rm`.
     """
-    library = library or _library.api()
+    library = library or _library.started_api(operator.index(device))
     stream = ctypes.c_void_p(stream)
     sources = {each: _source_of(each, entry) for each, entry in tensors.items()}
     header, data, data_bytes = _lay_out(sources)
@@ -234,9 +234,9 @@ def open(name, *, wait=30.0, device=0, library=None):
     region open. Raises TimeoutError if nobody publishes the name; ValueError if it is not such a
     region; RuntimeError.
     """
-    library = library or _library.api()
-    out, size = ctypes.c_void_p(), ctypes.c_uint64()
     device = operator.index(device)
+    library = library or _library.started_api(device)
+    out, size = ctypes.c_void_p(), ctypes.c_uint64()
     status = library.vmem_open(ctypes.byref(out), ctypes.byref(size), str(name).encode(), ctypes.c_int(device), _wait_us(wait))
     _check(library, status)
     region = _Region(library, out.value, size.value)

@@ -94,6 +94,17 @@ class Regions(unittest.TestCase):
             self.assertTrue(all(pointer % 256 == 0 for pointer in first.values() if pointer))
             del own
 
+    def test_under_vmem_run_the_first_call_starts_vmem(self):
+        script = f"""import sys
+sys.path.insert(0, {PACKAGE!r})
+from vmem import regions
+with regions.publish("models/run", {{"scale": ("F32", (2,), bytes(8))}}):
+    print(regions.open("models/run")["scale"].nbytes)
+"""
+        run = [VMEM, "run", "--driver", "emulated", "--hbm", "64MiB", "--host", "64MiB", "--cluster", CLUSTER, "--log", "error"]
+        done = subprocess.run([*run, "--", sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout), (0, "8\n"))
+
     def test_copies_outlive_the_publisher(self):
         regions.publish("models/kept", weights(2), copies=1, library=LIBRARY).close()
         self.pointers(self.other("models/kept", 2))

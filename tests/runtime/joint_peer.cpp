@@ -1,7 +1,8 @@
 // Another program of a cluster, for tests. It takes one command a line from standard input, and
 // says one line for each: "ok ..." or "error STATUS MESSAGE".
 //
-//   publish NAME PAGES VERSION COPIES [READERS]   allocates pages that tell number and version
+//   publish NAME PAGES VERSION COPIES [READERS]   allocates pages that tell number and version;
+//                                       version 0: unwritten ones
 //   open NAME WAIT_MS                   says the address and the bytes
 //   read PAGE VERSION                   of the last opened or published: compares every word
 //   hold                                brings all pages into HBM
@@ -42,7 +43,7 @@ vmem_status publish(std::istream& in) {
   void* made = nullptr;
   if (const vmem_status status = vmem_malloc(&made, pages * kPage, 0, nullptr)) return status;
   memory = static_cast<std::byte*>(made);
-  for (std::uint64_t page = 0; page < pages; ++page)
+  for (std::uint64_t page = 0; version != 0 && page < pages; ++page)
     if (const vmem_status status = vmem_write(memory + page * kPage, words_of(page, version).data(), kPage))
       return status;
   return vmem_publish(memory, name.c_str(), &options);

@@ -140,6 +140,8 @@ TEST(DrainWatch, WhoMapsWhatTheOwnerWantsBackIsNamed) {
   lender.hbm_limit = cluster::HbmLimit{47 * kMiB};
   EXPECT_THAT(limit_standstill(lender), HasSubstr("process 4711"));
   lender.hbm_limit = cluster::HbmLimit{48 * kMiB};
+  EXPECT_THAT(limit_standstill(lender), HasSubstr("holds 0 B of pages, which would fit"));
+  lender.holds->hbm += 8 * kMiB;
   EXPECT_THAT(limit_standstill(lender), HasSubstr("this daemon's memory"));
 }
 

@@ -138,6 +138,33 @@ TEST_F(PublishedApi, CopiesOutliveTheirPublisher) {
   ASSERT_OK(vmem_close(base, nullptr, 0));
 }
 
+// Without a page that somebody keeps, nobody would know that its pages are zero.
+TEST_F(PublishedApi, MemoryThatWasNeverWrittenOutlivesItsPublisher) {
+  const auto daemon = join({"--copies", "64MiB"});
+  {
+    Peer publisher(cluster());
+    ASSERT_THAT(publisher("publish table 12 0 1"), StartsWith("ok"));
+    ASSERT_THAT(publisher("close"), StartsWith("ok"));
+    publisher.process().tell("end\n");
+    publisher.process().wait();
+  }
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  ASSERT_OK(open("table"));
+  const std::vector<std::uint64_t> zeros(kPage / 8);
+  for (std::uint64_t page = 0; page < 12; ++page) {
+    std::vector<std::uint64_t> read(kPage / 8, 1);
+    ASSERT_OK(vmem_read(read.data(), base + page * kPage, kPage));
+    EXPECT_EQ(read, zeros) << page;
+  }
+  ASSERT_OK(vmem_close(base, nullptr, 0));
+}
+
+TEST_F(PublishedApi, MemoryThatWasNeverWrittenIsMissedLikeOther) {
+  Peer publisher(cluster());
+  ASSERT_THAT(publisher("publish table 4 0 0"), StartsWith("ok"));
+  EXPECT_THAT(publisher("close"), HasSubstr("no other node is known to have 1 of its pages"));
+}
+
 TEST_F(PublishedApi, AProgramThatReturnsFromMainLeavesTheClusterInOrder) {
   const auto daemon = join({"--copies", "64MiB"});
   {

@@ -53,11 +53,10 @@ Error RequestDesk::late(const RegionRequest& request) const {
             fmt::format("region '{}' was to be {}, and nobody has published that name; `vmem region list` shows the "
                         "names",
                         request.name, what)};
-  return {
-      VMEM_ERROR_TIMEOUT, 0,
-      fmt::format("region '{}' was to be {}, and its home, node {}, did not answer in time, or it is being removed; "
-                  "try again",
-                  request.name, what, std::uint64_t(region->record.home))};
+  return {VMEM_ERROR_TIMEOUT, 0,
+          fmt::format("region '{}' was to be {}, and its home, node {}, did not answer in time, or does not "
+                      "know this node (its secret, or its certificate), or the region is being removed; try again",
+                      request.name, what, std::uint64_t(region->record.home))};
 }
 
 bool RequestDesk::step_removal(RegionRequest& request, const StoredRegion* region, std::uint64_t now_us, Outbox& out) {

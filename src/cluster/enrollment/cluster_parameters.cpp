@@ -86,7 +86,7 @@ Status compare(const ClusterParameters& node, const ClusterParameters& cluster) 
                          "install the cluster's vmem on this node"));
   if (node.page_rule != cluster.page_rule)
     return differ("rule for page sizes", fmt::format("'{}'", node.page_rule), fmt::format("'{}'", cluster.page_rule),
-                  "set this node's options for page sizes to the cluster's");
+                  "install the cluster's vmem on this node");
   return {};
 }
 

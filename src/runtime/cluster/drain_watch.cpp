@@ -41,9 +41,13 @@ std::string standstill(const std::vector<ClusterNode>& nodes, const ClusterNode&
 
 std::string limit_standstill(const ClusterNode& node) {
   if (!node.holds) return standstill({}, node);
-  const std::uint64_t mapped =
-      cluster::hbm_parts(node.record.lends.hbm, node.record.mapped.bytes, node.hbm_limit).mapped;
-  if (node.holds->hbm_mapped > mapped) return mapped_words(*node.holds);
+  const cluster::HbmParts parts = cluster::hbm_parts(node.record.lends.hbm, node.record.mapped.bytes, node.hbm_limit);
+  if (node.holds->hbm_mapped > parts.mapped) return mapped_words(*node.holds);
+  if (node.holds->stored_hbm() <= parts.stored)
+    return fmt::format(
+        "it holds {} of pages, which would fit, and has not given the rest back: its daemon has not heard of the "
+        "limit, or its GPU has failed; the daemon's log says so",
+        format_bytes(node.holds->stored_hbm()));
   return fmt::format(
       "it still holds {} of pages. The programs that own them move them to this daemon's memory, or to other "
       "nodes: one of these programs does not run, uses its pages without an end, or its leases are full",

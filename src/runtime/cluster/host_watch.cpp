@@ -141,7 +141,11 @@ Status HostWatch::report(NodeId id, const Watched& member) const {
     if (!node || node->incarnation != member.incarnation) return {};
     VMEM_ASSIGN(const bool erased, registry->commit({.conditions = {{.key = key, .modified = record.modified}},
                                                      .edits = {{.key = key, .value = std::nullopt, .lease = {}}}}));
-    if (!erased) return fail(VMEM_ERROR_IN_USE, "its record has changed meanwhile");
+    if (!erased) {
+      VMEM_ASSIGN(const auto now, registry->read(key));
+      if (std::ranges::find(now, key, &cluster::Record::key) == now.end()) return {};  // by another daemon
+      return fail(VMEM_ERROR_IN_USE, "its record has changed meanwhile");
+    }
     VMEM_LOG_INFO("the process of node {} has ended without leaving the cluster", static_cast<std::uint64_t>(id));
   }
   return {};

@@ -99,8 +99,9 @@ Result<std::unique_ptr<Member>> Member::join(Config config, std::uint64_t most_u
                                                  [&] { return member->joined_ || member->refused_; });
   if (member->refused_) return std::unexpected(*member->refused_);
   if (decided) return member;
-  return fail(VMEM_ERROR_TIMEOUT, fmt::format("the cluster's registry did not answer in time{}",
-                                              member->trouble_ ? ": " + member->trouble_->message : ""));
+  return fail(VMEM_ERROR_TIMEOUT,
+              fmt::format("the cluster was not joined within {} s: {}", most_us / 1'000'000,
+                          member->trouble_ ? member->trouble_->message : "its registry did not answer"));
 }
 
 void Member::leave() {

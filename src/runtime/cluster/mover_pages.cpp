@@ -220,12 +220,11 @@ void MoverPages::opened(JobPtr job) noexcept {
     job->next = Next::prove;
     return post(std::move(job));
   }
-  const bool written = page.host != nullptr || page.device_window != 0;
-  if (written && take_room(*job)) {
+  if (take_room(*job)) {
     job->next = Next::copy;
     return post(std::move(job));
   }
-  job->next = written ? Next::wait : Next::refuse;
+  job->next = Next::wait;
   close(std::move(job));
 }
 
@@ -387,8 +386,11 @@ void MoverPages::copy(JobPtr job) {
 
 Status MoverPages::copy_out(Job& job) {
   VMEM_ASSIGN(job.copy, staging_.take(job.page.bytes));
-  const std::size_t used = job.page.bytes - job.tail_bytes();
-  std::memset(job.copy.data() + used, 0, job.tail_bytes());
+  // A page that was never written is zero.
+  const bool written = job.open->host != nullptr || job.open->device_window != 0;
+  const std::size_t used = written ? job.page.bytes - job.tail_bytes() : 0;
+  std::memset(job.copy.data() + used, 0, job.page.bytes - used);
+  if (!written) return {};
   if (job.open->host != nullptr) {
     std::memcpy(job.copy.data(), job.open->host, used);
     return {};

@@ -30,7 +30,8 @@ constexpr std::uint64_t kLongestUs = 3'600'000'000;  // of one wait: later ones 
 
 pagetable::Serial page_serial(Serial serial) { return pagetable::Serial{static_cast<std::uint64_t>(serial)}; }
 
-// The pages that are not among the unwritten ones, which ascend.
+// The pages that are not among the unwritten ones, which ascend; the first page if there are none:
+// somebody has to keep a page, for others to know that the rest is zero.
 Runs written_of(std::uint32_t pages, const std::vector<std::uint32_t>& unwritten) {
   Runs runs;
   std::uint32_t from = 0;
@@ -40,6 +41,7 @@ Runs written_of(std::uint32_t pages, const std::vector<std::uint32_t>& unwritten
   };
   for (const std::uint32_t page : unwritten) add(page);
   add(pages);
+  if (runs.empty()) runs.push_back({.first = 0, .count = 1});
   return runs;
 }
 

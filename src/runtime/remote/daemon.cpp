@@ -43,6 +43,24 @@ Status check_size(const char* flag, std::uint64_t bytes) {
                                                      exact_bytes(bytes), format_bytes(kGranuleBytes)));
 }
 
+// Options that a node of a cluster has, and others do not, and the other way round.
+Status check_cluster_options(const DaemonOptions& options) {
+  if (options.cluster.empty()) {
+    const char* const given = options.copies_bytes != 0    ? "--copies"
+                              : !options.labels.empty()    ? "--label"
+                              : !options.advertise.empty() ? "--advertise"
+                                                           : nullptr;
+    if (given == nullptr) return {};
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} is for nodes of a cluster: give --cluster, too, or drop it", given));
+  }
+  if (options.id == 0) return {};
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("--id {} is for daemons that programs name by --remote; a cluster numbers its nodes: drop "
+                          "--id, or --cluster",
+                          options.id));
+}
+
 // Of host memory.
 Status check_available(std::uint64_t lent, std::uint64_t copies, std::uint64_t staging) {
   const std::uint64_t available = available_host_bytes();
@@ -103,9 +121,6 @@ Status Daemon::reserve(const DaemonOptions& options) {
   staging_bytes_ = options.nvme.empty() && !stores_in_hbm ? 0 : kDaemonStagingBytes;
   const std::uint64_t bytes = lent_bytes_ + staging_bytes_;
   if (options.copies_bytes != 0) VMEM_TRY(check_size("--copies", options.copies_bytes));
-  if (options.copies_bytes != 0 && options.cluster.empty())
-    return fail(VMEM_ERROR_INVALID_OPTION,
-                "--copies is for regions that are published to a cluster: give --cluster, too");
   if (bytes == 0 && options.copies_bytes == 0 && !options.hbm)
     return fail(VMEM_ERROR_INVALID_OPTION,
                 "nothing to lend: give --lend SIZE, --hbm GPU:SIZE, --nvme DIRECTORY:SIZE, or --copies SIZE with "
@@ -130,8 +145,8 @@ Status Daemon::open_tiers(const DaemonOptions& options) {
   return options.hbm ? open_hbm(options) : Status{};
 }
 
-// The socket's name is that of this node on its connections: a daemon that is started again at the
-// same address replaces what it left there when it was killed.
+// The socket's name follows from the address: a daemon that is started again there replaces what it
+// left when it was killed.
 Status Daemon::open_hbm(const DaemonOptions& options) {
   LentHbm::Config config{.driver = options.driver,
                          .loan = *options.hbm,
@@ -140,7 +155,9 @@ Status Daemon::open_hbm(const DaemonOptions& options) {
                          .on_ready = [this] { service_->poke(); }};
   if (options.hbm->mapped_bytes != 0) {
     VMEM_ASSIGN(const std::string folder, rdma::socket_directory());
-    config.socket = fmt::format("{}/hbm-{}", folder, id_);
+    VMEM_ASSIGN(const std::string listen, resolve_address(options.listen));
+    const std::uint64_t usual = usual_id(listen);
+    config.socket = fmt::format("{}/hbm-{}", folder, usual != 0 ? usual : id_);
   }
   VMEM_ASSIGN(hbm_, LentHbm::open(std::move(config)));
   return {};
@@ -152,9 +169,12 @@ std::uint64_t Daemon::hbm_bytes() const {
 }
 
 Status Daemon::open(const DaemonOptions& options) {
+  VMEM_TRY(check_cluster_options(options));
   VMEM_TRY(reserve(options));
   VMEM_ASSIGN(const std::string listen, resolve_address(options.listen));
-  const NodeIdentity self = make_identity(options.id != 0 ? options.id : usual_id(listen));
+  // Members of a cluster are found in its registry, and two of different hosts may be alike.
+  const std::uint32_t usual = options.cluster.empty() ? usual_id(listen) : 0;
+  const NodeIdentity self = make_identity(options.id != 0 ? options.id : usual);
   id_ = static_cast<std::uint64_t>(self.id);
   VMEM_TRY(open_tiers(options));
   rdma::MemoryService::Config service;

@@ -47,7 +47,8 @@ std::string full_words(const wire::Lent& lent) {
                                   format_bytes(lent.lendable_bytes), counted(lent.nodes, "node", "nodes"));
   if (lent.holder == 0) return words;
   words += fmt::format(", {} of them to node {}, which is ", format_bytes(lent.holder_bytes), lent.holder);
-  if (lent.holder_left_us == 0) return words + "connected: end that program, or have the daemon lend more";
+  if (lent.holder_left_us == 0)
+    return words + "connected: end that program, have it borrow less (--borrow), or have the daemon lend more";
   return words + fmt::format("gone, and has it for {} more if its end is not seen (the daemon's --grace)",
                              exact_duration_us((lent.holder_left_us + 999'999) / 1'000'000 * 1'000'000));
 }
