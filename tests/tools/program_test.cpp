@@ -240,7 +240,8 @@ TEST(Program, ADaemonsOptionsAreRefusedWithWhatIsAccepted) {
   expect_refused("daemon --lend 64MiB --node-lease 1s", {"option node_lease='1s'", "too short", "(from --node-lease)"});
   expect_refused("daemon --lend 64MiB --log loud", {"'loud' is no log level", "accepted: trace, debug"});
   expect_refused("daemon --lend 64MiB --id -1", {"--id", "'-1'", "up to 4294967295"});
-  expect_refused("daemon --lend 64MiB --id 7 --cluster etcd://127.0.0.1:1/lab", {"--id 7", "a cluster numbers its nodes"});
+  expect_refused("daemon --lend 64MiB --id 7 --cluster etcd://127.0.0.1:1/lab",
+                 {"--id 7", "a cluster numbers its nodes"});
   expect_refused("daemon --lend 64MiB --label rack=a", {"--label is for nodes of a cluster", "give --cluster"});
   expect_refused("daemon --lend 64MiB --advertise 127.0.0.1:1", {"--advertise is for nodes of a cluster"});
   expect_refused("daemon --lend 64MiB --copies 64MiB", {"--copies is for nodes of a cluster"});

@@ -24,7 +24,7 @@ void Healer::seek(std::uint32_t page) {
 
 // Loses nothing if there is no room: a reader that misses the page says so again.
 void Healer::verify(std::uint32_t page, std::uint32_t place) {
-  if (!may_ask() || keeps_.asks(page, place)) return;
+  if (!may(KeepDesk::Kind::has) || keeps_.asks(page, place)) return;
   keeps_.ask(page, place, {.kind = KeepDesk::Kind::has, .round = ++round_, .sources = {}});
 }
 
@@ -129,7 +129,7 @@ Runs Healer::take_lost() {
 bool Healer::start_seeking(std::uint64_t now_us) {
   ++round_;  // above that of all sources that were named before
   bool moved = false;
-  for (std::uint32_t i = 0; i < kPagesAStep && may_ask() && !seek_.empty(); ++i) {
+  for (std::uint32_t i = 0; i < kPagesAStep && may(KeepDesk::Kind::has) && !seek_.empty(); ++i) {
     const std::uint32_t page = seek_.next(seek_from_);
     seek_from_ = page + 1;
     seek_.erase(page);
@@ -236,7 +236,7 @@ Places Healer::to_spare(std::uint32_t page) const {
 
 bool Healer::trim() {
   bool moved = false;
-  for (std::uint32_t i = 0; i < kPagesAStep && may_release() && !surplus_.empty(); ++i) {
+  for (std::uint32_t i = 0; i < kPagesAStep && may(KeepDesk::Kind::release) && !surplus_.empty(); ++i) {
     const std::uint32_t page = surplus_.next(0);
     const Places spare = to_spare(page);
     moved = true;
@@ -257,7 +257,7 @@ bool Healer::look(std::uint64_t now_us) {
     retry_us_ = UINT64_MAX;
   }
   bool moved = false;
-  for (std::uint32_t i = 0; i < kPagesAStep && may_fetch() && !look_.empty(); ++i) {
+  for (std::uint32_t i = 0; i < kPagesAStep && may(KeepDesk::Kind::fetch) && !look_.empty(); ++i) {
     const std::uint32_t page = look_.next(look_from_);
     look_from_ = page + 1;
     look_.erase(page);
@@ -331,8 +331,8 @@ void Healer::send(std::uint64_t now_us, const std::function<void(std::uint32_t p
 }
 
 std::uint64_t Healer::due_us() const {
-  const bool at_once =
-      (may_ask() && !seek_.empty()) || (may_fetch() && !look_.empty()) || (may_release() && !surplus_.empty());
+  const bool at_once = (may(KeepDesk::Kind::has) && !seek_.empty()) || (may(KeepDesk::Kind::fetch) && !look_.empty()) ||
+                       (may(KeepDesk::Kind::release) && !surplus_.empty());
   return at_once ? 0 : std::min(keeps_.due_us(), retry_us_);
 }
 

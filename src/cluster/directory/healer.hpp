@@ -79,9 +79,9 @@ class Healer {
  private:
   // A participant that does not answer stops none of these for the others: copies and seeks that
   // take too long make room, and releases do not count.
-  bool may_fetch() const noexcept { return keeps_.count(KeepDesk::Kind::fetch) < context_.config.pages_in_flight; }
-  bool may_ask() const noexcept { return keeps_.count(KeepDesk::Kind::has) < kMostAsked; }
-  bool may_release() const noexcept { return keeps_.count(KeepDesk::Kind::release) < kMostAsked; }
+  bool may(KeepDesk::Kind kind) const noexcept {
+    return keeps_.count(kind) < (kind == KeepDesk::Kind::fetch ? context_.config.pages_in_flight : kMostAsked);
+  }
   bool expire(std::uint64_t now_us);
   void look_for_going();
   void release_others(std::uint32_t page, std::uint32_t keeper);

@@ -143,7 +143,8 @@ Status HostWatch::report(NodeId id, const Watched& member) const {
                                                      .edits = {{.key = key, .value = std::nullopt, .lease = {}}}}));
     if (!erased) {
       VMEM_ASSIGN(const auto now, registry->read(key));
-      if (std::ranges::find(now, key, &cluster::Record::key) == now.end()) return {};  // by another daemon
+      // Another daemon may have erased it.
+      if (std::ranges::find(now, key, &cluster::Record::key) == now.end()) return {};
       return fail(VMEM_ERROR_IN_USE, "its record has changed meanwhile");
     }
     VMEM_LOG_INFO("the process of node {} has ended without leaving the cluster", static_cast<std::uint64_t>(id));

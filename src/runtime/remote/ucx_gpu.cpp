@@ -33,7 +33,7 @@ class NoContext {
 
  private:
   const gpu::Driver& driver_;
-  boost::container::small_vector<CUcontext, 4> contexts_;  // of the thread's stack, the current one first
+  boost::container::small_vector<CUcontext, 4> contexts_;  // the current one first
 };
 
 }  // namespace

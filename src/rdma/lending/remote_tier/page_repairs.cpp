@@ -15,7 +15,7 @@ constexpr std::uint64_t kBeforeLookingAgainUs = 500'000;
 // A look costs about 0.1 µs for each slot.
 constexpr std::uint64_t kPerSlotUs = 2;
 constexpr std::uint64_t kCatchUpUs = 100'000;  // of pauses, which later copies may make up for
-constexpr std::uint64_t kDrainUs = 1'000'000;  // after which a drain that has not moved a page is over
+constexpr std::uint64_t kDrainUs = 1'000'000;  // without a move, after which a drain is over
 constexpr std::size_t kLooksPerStep = 256;     // a step must not delay the mover's transfers
 
 bool is_done(const CallEnd& end) {

@@ -20,9 +20,9 @@ enum class UcxMemoryType : std::uint8_t { host, cuda };
 // GPU memory that UCX knows: a transport sends from it, or receives what peers send from theirs.
 struct UcxGpuMemory {
   UcxMemoryType type = UcxMemoryType::cuda;
-  // Makes the calling thread ready for UCX: a context of the GPU is current, if the transport has
-  // memory of its own there, and driver calls disturb no capture. Each thread that uses UCX calls it
-  // before, perhaps more than once. May be empty.
+  // Makes the calling thread ready for UCX: a context of the GPU is current if the transport has
+  // memory of its own there, and driver calls disturb no capture. Each thread that uses UCX calls
+  // it before, perhaps more than once. May be empty.
   std::function<void()> enter_thread = {};
   // Calls with no context current on this thread: with one, UCX pins all host memory that it
   // registers for the GPU, too. Empty: there are no contexts.
