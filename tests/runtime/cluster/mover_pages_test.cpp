@@ -1,6 +1,7 @@
 // Pages of published regions that a program lends to other nodes.
 #include "runtime/cluster/mover_pages.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <future>
@@ -160,10 +161,15 @@ TEST_F(LentPages, APageThatIsLostIsSaidToBeThoughAllWorkersAreBusy) {
   }
 }
 
-TEST_F(LentPages, APageThatWasNeverWrittenIsNotHere) {
+TEST_F(LentPages, APageThatWasNeverWrittenIsZero) {
   start();
   publish(3, {1});
-  EXPECT_EQ(refusal(1), Answer::unknown);
+  Reply zero = get(1);
+  ASSERT_TRUE(zero);
+  std::vector<std::byte> zeros(kPage);
+  EXPECT_TRUE(std::ranges::equal(zero->bytes, zeros));
+  EXPECT_TRUE(key->proves(zeros, page_of(1), zero->tag));
+  zero->give_back();
   EXPECT_TRUE(lends(0));
   EXPECT_TRUE(lends(2));
   pages->remove(kSerial);
