@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "base/counted.hpp"
 #include "base/log.hpp"
 
 namespace vmem::runtime {
@@ -293,8 +294,8 @@ void DirectoryService::on(RangeFreed& event) {
 
 void DirectoryService::on(PagesLost& event) {
   for (const Run& run : event.pages)
-    VMEM_LOG_WARN("pages {} to {} of the published region '{}' are lost: no node has them any more", run.first,
-                  run.end() - 1, name_of(event.serial));
+    VMEM_LOG_WARN("no node has {} of the published region '{}' any more, from page {} on: LOST",
+                  counted(run.count, "page", "pages"), name_of(event.serial), run.first);
 }
 
 std::string DirectoryService::name_of(Serial serial) const {
