@@ -78,7 +78,7 @@ def changed_in(commits: int) -> set[str] | None:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
         return done.stdout.splitlines() if done.returncode == 0 else None
 
-    # What decides which checks run, but for this file, of which most decides nothing.
+    # What decides which checks run. This file does, too, but few of its changes change a check.
     everything = (".clang-tidy", "scripts/bootstrap.sh", "cmake/VmemOptions.cmake")
     tracked = names("diff", "--name-only", f"HEAD~{commits}")
     untracked = names("ls-files", "--others", "--exclude-standard")

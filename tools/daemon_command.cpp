@@ -263,7 +263,8 @@ Command add_daemon(CLI::App& app) {
              "authority are let in");
   add_shared(app, *arguments, "fabric", "ucx:DEVICES",
              "RDMA devices that carry pages instead of TLS, neither authenticated nor encrypted");
-  add_parsed(app, "--id", "N", "This node's number (default: the same for each daemon of this host and address)",
+  add_parsed(app, "--id", "N",
+             "Without --cluster: this node's number (default: the same for each daemon of this host and address)",
              [&daemon](const std::string& text) { return parse_id(text, daemon.id); });
   add_parsed(app, "--per-node", "SIZE",
              "The most that one node may borrow of memory, of HBM, and of disk, from 2MiB (default: all)",

@@ -46,7 +46,7 @@ std::string limit_standstill(const ClusterNode& node) {
   if (node.holds->stored_hbm() <= parts.stored)
     return fmt::format(
         "it holds {} of pages, which would fit, and has not given the rest back: its daemon has not heard of the "
-        "limit, or its GPU has failed; the daemon's log says so",
+        "limit, or its GPU has failed; see the daemon's log",
         format_bytes(node.holds->stored_hbm()));
   return fmt::format(
       "it still holds {} of pages. The programs that own them move them to this daemon's memory, or to other "

@@ -43,7 +43,7 @@ Status check_size(const char* flag, std::uint64_t bytes) {
                                                      exact_bytes(bytes), format_bytes(kGranuleBytes)));
 }
 
-// Options that a node of a cluster has, and others do not, and the other way round.
+// Refuses options that would do nothing: some need a cluster, and --id has no use in one.
 Status check_cluster_options(const DaemonOptions& options) {
   if (options.cluster.empty()) {
     const char* const given = options.copies_bytes != 0    ? "--copies"
@@ -172,7 +172,8 @@ Status Daemon::open(const DaemonOptions& options) {
   VMEM_TRY(check_cluster_options(options));
   VMEM_TRY(reserve(options));
   VMEM_ASSIGN(const std::string listen, resolve_address(options.listen));
-  // Members of a cluster are found in its registry, and two of different hosts may be alike.
+  // A cluster finds its members in the registry, so no id has to stay the same; and the usual ids
+  // of two hosts with one name would collide.
   const std::uint32_t usual = options.cluster.empty() ? usual_id(listen) : 0;
   const NodeIdentity self = make_identity(options.id != 0 ? options.id : usual);
   id_ = static_cast<std::uint64_t>(self.id);

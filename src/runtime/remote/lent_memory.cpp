@@ -25,7 +25,7 @@ Result<std::unique_ptr<LentMemory>> LentMemory::create(std::uint64_t bytes) {
   (void)::madvise(begin, bytes, MADV_HUGEPAGE);  // for sequential copies and checksums
   std::unique_ptr<LentMemory> memory(new LentMemory({static_cast<std::byte*>(begin), bytes}));
   const SignalsBlocked blocked;
-  memory->thread_ = std::jthread([&memory = *memory](const std::stop_token& stop) { memory.make_ready(stop); });
+  memory->thread_ = std::jthread([&memory = *memory](const std::stop_token& stop) { memory.prefault(stop); });
   return memory;
 }
 
@@ -35,14 +35,14 @@ LentMemory::~LentMemory() {
 }
 
 // In small pieces, since other threads that map memory wait meanwhile. Contents stay as they are.
-void LentMemory::make_ready(const std::stop_token& stop) {
+void LentMemory::prefault(const std::stop_token& stop) {
   ::prctl(PR_SET_NAME, "vmem-lent");
   for (std::size_t at = 0; at < bytes_.size() && !stop.stop_requested();) {
     const std::size_t size = std::min<std::size_t>(pagetable::kGranuleBytes, bytes_.size() - at);
     if (::madvise(bytes_.data() + at, size, MADV_POPULATE_WRITE) != 0) {
       if (errno == EINTR || errno == EAGAIN) continue;
       // Linux before 5.14 has no such call.
-      VMEM_LOG_INFO("the kernel provides {} of {} of memory only when they are used: {}",
+      VMEM_LOG_INFO("{} of {} of the daemon's memory are not prefaulted; the first store to each page is slower: {}",
                     format_bytes(bytes_.size() - at), format_bytes(bytes_.size()), std::strerror(errno));
       return;
     }

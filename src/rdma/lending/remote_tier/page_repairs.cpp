@@ -47,8 +47,8 @@ bool PageRepairs::drains() const {
   return drain_us_ != 0 && parts_.node.clock().now_us() < std::max(drain_us_, next_us_) + kDrainUs;
 }
 
-// Moves off a draining lender wait behind pages read ahead, at both lenders. So they get a share of
-// the path by the number that is on its way.
+// Moves off a draining lender queue behind pages read ahead, at both lenders. Their share of the
+// path is their share of the bytes in flight, so few would be slow.
 bool PageRepairs::has_room(bool busy) const {
   if (drains()) return in_flight_bytes_ < config_.drain_bytes || in_flight_.size() < kMostInFlight;
   return in_flight_.size() < (busy ? 1 : kMostInFlight);
