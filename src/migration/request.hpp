@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/status.hpp"
+#include "migration/attempt.hpp"
 #include "migration/region_kind.hpp"
 #include "migration/streams.hpp"
 #include "pagetable/region.hpp"
@@ -275,8 +276,8 @@ struct HideRequest final : Request {
 };
 
 // From now on nobody can write to the region; what was queued before has ended. Errors: IN_USE (it
-// is held, or the GPU's work does not end), INVALID_VALUE (its pages are not its own, or of a
-// file); then it is as before.
+// is held, or the GPU's work does not end), TIMEOUT (a page is being read from a disk or a node that
+// does not answer), INVALID_VALUE (its pages are not its own, or of a file); then it is as before.
 struct FreezeRequest final : Request {
   pagetable::Region* region = nullptr;
   std::uint32_t first_granule = 0;       // see FreeRequest
@@ -286,7 +287,10 @@ struct FreezeRequest final : Request {
 
  private:
   Status check(const MoverParts& parts) const;
+  // Null while it may still wait for the page.
+  std::optional<Error> out_of_time(const MoverParts& parts, PageRef ref, Attempt waits_for);
   Patience patience_;
+  Deadline below_;          // for all transfers that it waits for
   std::uint32_t page_ = 0;  // hidden so far
   bool began_ = false;
 };

@@ -167,34 +167,69 @@ TEST_F(Rescues, WhatIsLostWhileTheRegionIsBeingFrozenIsNotPublished) {
   EXPECT_TRUE(cpu_write(region, 0, 9)) << "it is writable as before";
 }
 
-// The page is on its way to a thread that reads it, and mapped nowhere.
-TEST_F(Rescues, WhatAReaderLosesWhileTheRegionIsBeingFrozenIsNotPublished) {
-  start({.hbm_pages = 2, .host_pages = 2, .spill_pages = 8});
-  Region& region = allocate(6);
-  Actor& user = actor();
-  for (std::uint32_t i = 0; i < 6; ++i) write_to_the_end(user, writing(region, i), std::uint8_t(1 + i));
-  settle();
-  std::uint32_t below = 0;
-  while (below < 6 && (page(region, below).has_frame() || in_host(region, below))) ++below;
-  ASSERT_LT(below, 6u);
-  spill->hold_back(Direction::load);
-  spill->answer_next(Direction::load, tiers::Outcome::lost);
+// One page of a region is on its way to a thread that reads it, and mapped nowhere.
+class FreezesBesideALoad : public Rescues {
+ protected:
+  void begin(tiers::Outcome answer = tiers::Outcome::done) {
+    start({.hbm_pages = 2, .host_pages = 2, .spill_pages = 8});
+    region = &allocate(6);
+    Actor& user = actor();
+    for (std::uint32_t i = 0; i < 6; ++i) write_to_the_end(user, writing(*region, i), std::uint8_t(1 + i));
+    settle();
+    std::uint32_t below = 0;
+    while (below < 6 && (page(*region, below).has_frame() || in_host(*region, below))) ++below;
+    ASSERT_LT(below, 6u);
+    spill->hold_back(Direction::load);
+    if (answer != tiers::Outcome::done) spill->answer_next(Direction::load, answer);
+    open.run = {region, below, 1};
+    mover->post(open);
+    steps();
+    ASSERT_FALSE(open.done());
+    aim(request, *region);
+    mover->post(request);
+    steps();
+    ASSERT_FALSE(request.done());
+  }
+
+  Region* region = nullptr;
   OpenPageRequest open;
-  open.run = {&region, below, 1};
-  mover->post(open);
-  steps();
-  ASSERT_FALSE(open.done());
   FreezeRequest request;
-  aim(request, region);
-  mover->post(request);
-  steps();
-  EXPECT_FALSE(request.done());
+};
+
+TEST_F(FreezesBesideALoad, WhatIsLostMeanwhileIsNotPublished) {
+  ASSERT_NO_FATAL_FAILURE(begin(tiers::Outcome::lost));
   spill->let_go();
   ASSERT_TRUE(step_until([&] { return request.done() && open.done(); }));
   EXPECT_FALSE(open.result());
   ASSERT_FALSE(request.result());
   EXPECT_THAT(request.result().error().message,
               AllOf(HasSubstr("cannot be published"), HasSubstr("no valid copy left")));
+}
+
+TEST_F(FreezesBesideALoad, TheyWaitAsLongAsForAnyPageFromBelow) {
+  ASSERT_NO_FATAL_FAILURE(begin());
+  now_us += 20 * acquire_wait_us;
+  steps();
+  ASSERT_FALSE(request.done()) << "it is no work of the GPU that would not end";
+  spill->let_go();
+  ASSERT_TRUE(step_until([&] { return open.done(); }));
+  EXPECT_TRUE(open.result());
+  close_page(*region, open.run.first);
+  ASSERT_TRUE(step_until([&] { return request.done(); }));
+  EXPECT_TRUE(request.result());
+}
+
+TEST_F(FreezesBesideALoad, ANodeThatDoesNotAnswerEndsThemWithTimeout) {
+  ASSERT_NO_FATAL_FAILURE(begin());
+  steps();
+  now_us += call_wait_us + 1000;
+  ASSERT_TRUE(step_until([&] { return request.done() && open.done(); }));
+  ASSERT_FALSE(request.result());
+  EXPECT_EQ(request.result().error().status, VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(request.result().error().message, HasSubstr("did not come within 30s (option call_wait)"));
+  EXPECT_FALSE(open.result());
+  spill->let_go();
+  EXPECT_TRUE(cpu_write(*region, 0, 9)) << "it is writable as before";
 }
 
 }  // namespace

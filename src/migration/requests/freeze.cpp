@@ -61,11 +61,10 @@ std::optional<Status> FreezeRequest::advance(MoverParts& parts) {
       return std::unexpected(std::move(hidden).error());
     }
     if (*hidden != Attempt::done) {
-      if (!patience_.over(parts.core)) return std::nullopt;
+      const std::optional<Error> over = out_of_time(parts, ref, *hidden);
+      if (!over) return std::nullopt;
       VMEM_TRY(thaw(parts, *region));
-      return fail(VMEM_ERROR_IN_USE,
-                  fmt::format("the memory at {:#x} cannot be published: work that uses it does not end",
-                              parts.core.address_of(ref)));
+      return std::unexpected(*over);
     }
     patience_.reset();
     ref.page().last_write = false;  // it is not to be fetched for writing
@@ -84,6 +83,19 @@ std::optional<Status> FreezeRequest::advance(MoverParts& parts) {
     if (region->pages[i].version == 0) unwritten.push_back(i);
   }
   return Status{};
+}
+
+// A page on its way from a disk or a node takes as long as that, and GPU work as long as the
+// patience of all requests.
+std::optional<Error> FreezeRequest::out_of_time(const MoverParts& parts, PageRef ref, Attempt waits_for) {
+  if (waits_for == Attempt::after_transfer) {
+    if (!below_.over(parts.core)) return std::nullopt;
+    return parts.stuck.unserved_error(ref);
+  }
+  if (!patience_.over(parts.core)) return std::nullopt;
+  return Error{VMEM_ERROR_IN_USE, 0,
+               fmt::format("the memory at {:#x} cannot be published: work that uses it does not end",
+                           parts.core.address_of(ref))};
 }
 
 Status FreezeRequest::check(const MoverParts& parts) const {
