@@ -34,9 +34,23 @@ struct Link {
   Goal read_only, read_write;
 };
 
+// In a cluster pages may go to HBM that a daemon of this host lends, which is known only then.
+Status check_link(const Streamed& streamed, const StreamLimit& limit, StreamMode mode) {
+  const Traffic& traffic = streamed.traffic;
+  const bool elsewhere = traffic.peer_in_bytes != 0 && limit.crossed(traffic, mode) == 0;
+  if (!elsewhere) return {};
+  return fail(
+      VMEM_ERROR_INVALID_OPTION,
+      fmt::format("pages went to HBM that a daemon of this host lends to the cluster, and none crossed what was "
+                  "measured, {}: name the daemon's socket, which it says at its start, with --peers, and no "
+                  "cluster",
+                  limit.name(mode)));
+}
+
 Status add_stream(Context& context, StreamMode mode, StreamLimit& limit, Goal goal) {
   VMEM_ASSIGN(const Sizes sizes, plan_sizes(context.settings, context.gpu, kDefaultRatio));
   VMEM_ASSIGN(const Streamed streamed, measure_stream(context, sizes, mode, limit));
+  VMEM_TRY(check_link(streamed, limit, mode));
   Record record = stream_record(context, sizes, mode, limit, streamed);
   record.scenario = "stream";
   record.goal = goal;

@@ -455,6 +455,15 @@ TEST_F(Regions, WithLittleHostMemoryPagesAreAsSmallAsTheyCanBe) {
   start({.hbm_pages = 256, .host_pages = 8, .page_bytes = std::nullopt});
   EXPECT_EQ(allocate(128).page_bytes(), kPageBytes);
 }
+TEST_F(Regions, WithoutOtherTiersASixteenthOfHbmMayBeAPage) {
+  start({.hbm_pages = 256, .host_pages = 256, .page_bytes = std::nullopt});
+  EXPECT_EQ(allocate(128).page_bytes(), 16 * kPageBytes);
+}
+// A quarter of HBM is for pages on their way, of which a network needs many.
+TEST_F(Regions, WhatMayOverflowToOtherTiersIsInMorePages) {
+  start({.hbm_pages = 256, .host_pages = 256, .spill_pages = 512, .page_bytes = std::nullopt});
+  EXPECT_EQ(allocate(128).page_bytes(), 4 * kPageBytes);
+}
 
 }  // namespace
 }  // namespace vmem::migration

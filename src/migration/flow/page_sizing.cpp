@@ -15,6 +15,9 @@ constexpr std::uint64_t kFilePagesInHost = 16;
 // while others are used.
 constexpr std::uint64_t kPagesInHbm = 16;
 constexpr std::uint64_t kPagesInHost = 8;
+// Of regions that may overflow to disks or other nodes. A quarter of HBM is for pages on their way
+// (PrefetchPlan), and a network is busy with eight pages or more: two for each channel.
+constexpr std::uint64_t kPagesInHbmAboveOthers = 64;
 // At least so many pages that blocks share; of those larger than kSharedPageBytes, so many. A copy
 // of 32 MiB over PCIe takes three times as long as its calls: larger pages save little, and hold
 // more that is not used (docs/decisions/0111).
@@ -42,11 +45,13 @@ std::uint32_t PageSizing::shift_for(const Device& device, std::uint64_t bytes, R
   // A remap costs about 45 µs for any size (32 MiB: 7 % of its copy, 2 MiB: all of it; from a
   // peer's HBM, seven times as fast, 32 MiB: half), so large regions get large pages. At least
   // eight pages per region, so that a part of it can stay resident.
+  const bool overflows = core_.config.spill != nullptr;
+  const std::uint64_t largest = overflows ? std::min(most, device.hbm.budget_bytes() / kPagesInHbmAboveOthers) : most;
   std::uint32_t shift = 0;
   for (const std::uint32_t larger : {2u, 4u, kLargestShift}) {
     if (larger == kLargestShift && device.config.lenders.empty()) continue;
     const std::uint64_t page_bytes = pagetable::kGranuleBytes << larger;
-    if (bytes / page_bytes >= 8 && page_bytes <= most) shift = larger;
+    if (bytes / page_bytes >= 8 && page_bytes <= largest) shift = larger;
   }
   return shift;
 }
