@@ -56,8 +56,8 @@ VMEM_API vmem_status vmem_publish(void* ptr, const char* name, const vmem_publis
 /**
  * Opens a region that a program of the cluster has published, read-only, at the address that it has
  * there. Pages come with their first use or by vmem_prefetch, are checked, and stay in this node's
- * tiers like those of a mapped file. Opening it again, or what this program published, gives the
- * same address; each opening is ended by one vmem_close.
+ * HBM and host memory like those of a mapped file. Opening it again, or what this program published,
+ * gives the same address; each opening is ended by one vmem_close.
  * @param[out] out receives the pointer; unchanged on failure
  * @param[out] bytes receives the size; may be NULL
  * @param name as it was published

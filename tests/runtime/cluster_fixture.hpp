@@ -17,16 +17,17 @@
 
 namespace vmem {
 
-// All output of a command of this program.
-inline std::string output(const std::string& arguments) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen((program() + " " + arguments).c_str(), "r"),
-                                                             &::pclose);
+inline std::string output_of(const std::string& command) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(command.c_str(), "r"), &::pclose);
   std::string text;
   std::array<char, 4096> buffer{};
   while (const std::size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
     text.append(buffer.data(), bytes);
   return text;
 }
+
+// All output of a command of this program.
+inline std::string output(const std::string& arguments) { return output_of(program() + " " + arguments); }
 
 class ClusterApi : public RemoteApi {
  protected:

@@ -81,6 +81,60 @@ TEST_F(ClusterApi, AMemberThatCannotBeReachedIsNoReasonNotToStart) {
   EXPECT_EQ(stats().remote_budget_bytes, 64 * kMiB);
 }
 
+// Daemons that no node, or not every node, could talk to.
+class ClusterTrust : public ClusterApi {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(folder_);
+    for (const char* name : {"one", "other"}) output(fmt::format("secret new {}", file(name)));
+  }
+  void TearDown() override {
+    ClusterApi::TearDown();
+    std::filesystem::remove_all(folder_);
+  }
+  std::string file(const std::string& name) const { return folder_ / name; }
+  // What a daemon says that does not start.
+  std::string refusal(const std::string& options) const {
+    return output_of(
+        fmt::format("timeout 20 {} daemon --listen 127.0.0.1:0 --lend 64MiB --cluster {} {} 2>&1; echo status $?",
+                    program(), cluster(), options));
+  }
+  std::size_t members() const {
+    return nlohmann::json::parse(output("node list --json --cluster " + cluster())).size();
+  }
+
+ private:
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / fmt::format("vmem-cluster-trust-{}", ::getpid());
+};
+
+TEST_F(ClusterTrust, ADaemonWithASecretIsRefusedWhereNobodyHasOne) {
+  const auto daemon = join();
+  const std::string said = refusal("--secret " + file("one"));
+  EXPECT_THAT(said, HasSubstr("knows others by no secret, which is for one user of one machine, and this one by a "
+                              "secret (option secret)"));
+  EXPECT_THAT(said, HasSubstr("status 2"));
+  EXPECT_EQ(members(), 1u);
+}
+
+TEST_F(ClusterTrust, ADaemonWithAnotherSecretIsRefusedByName) {
+  const auto daemon = join({"--secret", file("one")});
+  const std::string said = refusal("--secret " + file("other"));
+  EXPECT_THAT(said, HasSubstr("node 1 of the cluster, a daemon at " + daemon->address() +
+                              ", and this daemon do not accept each other"));
+  EXPECT_THAT(said, HasSubstr("secret"));
+  EXPECT_THAT(said, HasSubstr("status 2"));
+  EXPECT_EQ(members(), 1u);
+  const auto second = join({"--secret", file("one")});
+  EXPECT_EQ(members(), 2u);
+}
+
+TEST_F(ClusterTrust, ADaemonThatIsGoneIsNoObstacle) {
+  const auto gone = join({"--secret", file("one"), "--advertise", "127.0.0.1:1"});
+  const auto daemon = join({"--secret", file("other")});
+  EXPECT_EQ(members(), 2u);
+}
+
 TEST_F(ClusterApi, ARegistryThatIsAwayFailsTheStartWithItsServersWords) {
   const auto before = steady_clock::now();
   ASSERT_EQ(start({{"cluster", "etcd://127.0.0.1:1/demo"}}), VMEM_ERROR_TIMEOUT);

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <concepts>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -262,6 +264,17 @@ void append(Runs& runs, std::uint32_t page) {
     ++runs.back().count;
   else
     runs.push_back({.first = page, .count = 1});
+}
+
+std::string words_of(const Runs& runs) {
+  constexpr std::size_t kNamed = 16;
+  std::string words = runs.size() == 1 && runs.front().count == 1 ? "page" : "pages";
+  for (const Run& run : std::span(runs).first(std::min(runs.size(), kNamed))) {
+    words += fmt::format("{} {}", &run == &runs.front() ? "" : ",", run.first);
+    if (run.count > 1) words += fmt::format(" to {}", run.end() - 1);
+  }
+  if (runs.size() > kNamed) words += fmt::format(" and {} ranges more", runs.size() - kNamed);
+  return words;
 }
 
 }  // namespace vmem::cluster::directory

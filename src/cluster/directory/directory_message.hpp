@@ -147,5 +147,7 @@ std::string_view kind_name(const Message& message) noexcept;
 
 // Adds a page to runs whose last page is before it.
 void append(Runs& runs, std::uint32_t page);
+// For people: "pages 0 to 3, 7, 9 to 12", of at most 16 runs.
+std::string words_of(const Runs& runs);
 
 }  // namespace vmem::cluster::directory

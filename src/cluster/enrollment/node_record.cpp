@@ -47,6 +47,7 @@ std::string json_of(const NodeRecord& record) {
                            {"hbm", record.lends.hbm},
                            {"copies", record.lends.copies}}},
                          {"token", record.token}});
+  if (!record.trust.empty()) fields["trust"] = record.trust;
   if (record.mapped.bytes != 0)
     fields["mapped"] = {{"socket", record.mapped.socket}, {"gpu", record.mapped.gpu}, {"bytes", record.mapped.bytes}};
   return record_value(std::move(fields));
@@ -116,6 +117,7 @@ Result<NodeRecord> parse_node_record(std::string_view key, std::string_view valu
                     .pid = fields.number("pid", INT32_MAX),
                     .started = fields.number("started"),
                     .kind = fields.text("kind"),
+                    .trust = fields.has("trust") ? fields.text("trust") : "",
                     .labels = fields.labels("labels"),
                     .lends = {.memory = fields.number("lends.memory"),
                               .disk = fields.number("lends.disk"),

@@ -49,7 +49,8 @@ struct NodeRecord {
   // Its process, for others on its host: see ProcessId, this_boot() and pid_namespace().
   std::string boot;
   std::uint64_t pids = 0, pid = 0, started = 0;
-  std::string kind;  // "program", "daemon"
+  std::string kind;   // "program", "daemon"
+  std::string trust;  // how it tells whom to talk to: see trust_of(); "": unknown
   std::map<std::string, std::string> labels;
   Lends lends;
   MappedHbm mapped;   // part of lends.hbm

@@ -38,10 +38,11 @@ using ConstBytes = std::span<const std::byte>;
 // Readable once the process has ended; null: unknown.
 using ProcessRef = std::shared_ptr<const FileDescriptor>;
 
-// Must be equal on all nodes: a pointer means the same everywhere.
+// Must be equal on all nodes: a pointer means the same everywhere. A node of no cluster shares no
+// addresses: its base and space are 0, and are compared with nobody's.
 struct ClusterParameters {
   std::uint64_t base = 0;
-  std::uint64_t space_bytes = 0;
+  std::uint64_t space_bytes = 0;  // slices follow from it
   std::uint64_t page_bytes = 0;
 };
 

@@ -466,8 +466,10 @@ Status Admission::check(const Hello& theirs, Hello::Role role) const {
   if (theirs.node == static_cast<std::uint64_t>(config_.self.id))
     return refuse(
         fmt::format("the peer's node id is {}, and so is this node's: each node needs an id of its own", theirs.node));
-  VMEM_TRY(same("start of the address space", theirs.base, config_.parameters.base, "--base", hexadecimal));
-  VMEM_TRY(same("address space size", theirs.space_bytes, config_.parameters.space_bytes, "--space", exact_bytes));
+  if (theirs.space_bytes != 0 && config_.parameters.space_bytes != 0) {
+    VMEM_TRY(same("start of the address space", theirs.base, config_.parameters.base, "--base", hexadecimal));
+    VMEM_TRY(same("address space size", theirs.space_bytes, config_.parameters.space_bytes, "--space", exact_bytes));
+  }
   return same("page size", theirs.page_bytes, config_.parameters.page_bytes, "--page", exact_bytes);
 }
 

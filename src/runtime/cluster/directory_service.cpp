@@ -8,7 +8,6 @@
 #include <random>
 #include <utility>
 
-#include "base/counted.hpp"
 #include "base/log.hpp"
 
 namespace vmem::runtime {
@@ -293,9 +292,8 @@ void DirectoryService::on(RangeFreed& event) {
 }
 
 void DirectoryService::on(PagesLost& event) {
-  for (const Run& run : event.pages)
-    VMEM_LOG_WARN("no node has {} of the published region '{}' any more, from page {} on: LOST",
-                  counted(run.count, "page", "pages"), name_of(event.serial), run.first);
+  VMEM_LOG_WARN("no node has some of the published region '{}' any more; LOST: {}", name_of(event.serial),
+                words_of(event.pages));
 }
 
 std::string DirectoryService::name_of(Serial serial) const {

@@ -77,6 +77,7 @@ cluster::NodeRecord this_host(std::string kind, Incarnation incarnation) {
           .pid = static_cast<std::uint64_t>(::getpid()),
           .started = self ? self->started : 0,
           .kind = std::move(kind),
+          .trust = {},
           .labels = {{"host", host.data()}},
           .lends = {},
           .token = {}};

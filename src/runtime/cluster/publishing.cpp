@@ -363,10 +363,11 @@ Status Publishing::let_go(const Joint& joint, std::uint64_t wait_us) {
   // INVALID_VALUE: the cluster has closed it here, as it was removed, or this node was.
   if (!lost && lost.error().status != VMEM_ERROR_INVALID_VALUE) return std::unexpected(lost.error());
   if (!lost || lost->empty()) return {};
-  return fail(VMEM_ERROR_LOST,
-              fmt::format("the published region '{}' is closed, and no other node is known to have {} of its pages, "
-                          "from page {} on: publish with copies, or let others open it before",
-                          joint.name, count(*lost), lost->front().first));
+  return fail(
+      VMEM_ERROR_LOST,
+      fmt::format("the published region '{}' is closed, and no other node is known to have {} of its pages: {}; "
+                  "publish with copies, or let others open it before",
+                  joint.name, count(*lost), words_of(*lost)));
 }
 
 Status Publishing::add_to(vmem_published_statistics& out) const {

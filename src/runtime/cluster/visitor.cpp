@@ -37,11 +37,12 @@ Result<std::unique_ptr<Visitor>> Visitor::join(const Config& config, std::uint64
 Status Visitor::start(const Config& config, std::uint64_t most_us) {
   VMEM_ASSIGN(cluster::ClusterParameters parameters, parameters_of(config.registry, most_us));
   const NodeIdentity self = make_identity(0);
-  const NodeConfig own{.self = self,
-                       .listen = {},  // homes answer over the connections that it makes
-                       .secret = config.secret,
-                       .certificates = config.certificates,
-                       .fabric = config.fabric};
+  NodeConfig own{.self = self,
+                 .listen = {},  // homes answer over the connections that it makes
+                 .secret = config.secret,
+                 .certificates = config.certificates,
+                 .fabric = config.fabric};
+  own.join(parameters.base, parameters.space_bytes);
   rdma::NodeSetup setup{.self = self, .make_transport = {}, .clock = &clock_, .times = {}};
   setup.make_transport = [&](rdma::Receiver& receiver) { return make_transport(own, clock_, receiver); };
   VMEM_ASSIGN(node_, rdma::Node::create(std::move(setup)));

@@ -15,6 +15,7 @@
 #include "rdma/transport/socket_address.hpp"
 #include "rdma/trust/local_socket.hpp"
 #include "runtime/assembly/machine.hpp"
+#include "runtime/remote/cluster_trust.hpp"
 #include "runtime/remote/nodes.hpp"
 #include "tiers/io/thread_queue.hpp"
 
@@ -194,6 +195,7 @@ Status Daemon::open(const DaemonOptions& options) {
                   .certificates = options.certificates,
                   .fabric = options.fabric,
                   .channels = channel_count(options.channels)};
+  if (!options.cluster.empty()) node.join(options.base, options.space_bytes);
   if (hbm_ && !options.fabric.empty()) node.gpu = hbm_->ask_ucx(fabric_settings(options.fabric));
   rdma::NodeSetup setup{.self = self, .make_transport = {}, .clock = &clock_, .times = {}};
   setup.make_transport = [&](rdma::Receiver& receiver) { return make_transport(node, clock_, receiver); };
@@ -202,7 +204,9 @@ Status Daemon::open(const DaemonOptions& options) {
   if (!options.cluster.empty()) VMEM_TRY(start_joint(options, node));
   node_->start();
   watch_programs();
-  return options.cluster.empty() ? Status{} : join(options, self);
+  if (options.cluster.empty()) return {};
+  VMEM_TRY(check_trust(node, {options.cluster, options.certificates}));
+  return join(options, self, trust_of(node));
 }
 
 Status Daemon::start_joint(const DaemonOptions& options, const NodeConfig& node) {
@@ -258,7 +262,7 @@ cluster::Holdings Daemon::look() {
 }
 
 // Called last: programs use a member at once.
-Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
+Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self, std::string trust) {
   Member::Config config{.registry = {options.cluster, options.certificates},
                         .parameters = cluster_parameters(options.base, options.space_bytes),
                         .record = this_host("daemon", self.incarnation),
@@ -271,6 +275,7 @@ Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
   config.holdings = [this] { return look(); };
   config.expelled = [this](const std::vector<cluster::Slice>&) { joint_->directory().expelled(); };
   config.record.transport = static_cast<std::uint64_t>(self.id);
+  config.record.trust = std::move(trust);
   config.record.addresses = options.advertise;
   if (config.record.addresses.empty()) {
     const auto listens = rdma::SocketAddress::parse(address());

@@ -82,7 +82,7 @@ class Daemon {
   Status open_hbm(const DaemonOptions& options);
   void watch_programs();
   Status start_joint(const DaemonOptions& options, const NodeConfig& node);
-  Status join(const DaemonOptions& options, const NodeIdentity& self);
+  Status join(const DaemonOptions& options, const NodeIdentity& self, std::string trust);
   void see(const ClusterView& view);
   cluster::Holdings look();
 

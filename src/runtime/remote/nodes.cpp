@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "base/log.hpp"
-#include "pagetable/types.hpp"
 #include "rdma/remote_options.hpp"
 #include "rdma/transport/socket_address.hpp"
 #include "rdma/transport/stream/stream_transport.hpp"
@@ -23,16 +22,13 @@ namespace {
 
 static_assert(kMostRemoteChannels == rdma::kMostChannels && kMostRemoteChannels == rdma::kMostStreamChannels);
 
-// Lending nodes agree on pages of one granule; they share no addresses yet.
-constexpr rdma::ClusterParameters kParameters{.page_bytes = pagetable::kGranuleBytes};
-
 Result<std::unique_ptr<rdma::Transport>> make_ucx_transport(const NodeConfig& config, rdma::KeyringRef keyring,
                                                             rdma::CertificatesRef certificates, const Clock& clock,
                                                             rdma::Receiver& receiver) {
   auto settings = fabric_settings(config.fabric);
   if (config.gpu && config.gpu->type == rdma::UcxMemoryType::cuda) settings = rdma::with_cuda(std::move(settings));
   return rdma::create_ucx_transport({.self = config.self,
-                                     .parameters = kParameters,
+                                     .parameters = config.parameters,
                                      .listen = config.listen,
                                      .keyring = std::move(keyring),
                                      .certificates = std::move(certificates),
@@ -76,7 +72,7 @@ Result<std::unique_ptr<rdma::Transport>> make_transport(const NodeConfig& config
   if (!config.fabric.empty())
     return make_ucx_transport(config, std::move(keyring), std::move(certificates), clock, receiver);
   return rdma::create_stream_transport({.self = config.self,
-                                        .parameters = kParameters,
+                                        .parameters = config.parameters,
                                         .listen = config.listen,
                                         .keyring = std::move(keyring),
                                         .certificates = std::move(certificates),

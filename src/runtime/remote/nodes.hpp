@@ -10,6 +10,7 @@
 
 #include "base/clock.hpp"
 #include "base/sizes.hpp"
+#include "pagetable/types.hpp"
 #include "rdma/transport/transport.hpp"
 #include "rdma/transport/ucx/ucx_memory_types.hpp"
 
@@ -25,8 +26,15 @@ struct NodeConfig {
   std::string secret, certificates;
   std::string fabric;  // UCX devices; "": TLS, or Unix sockets
   std::uint32_t channels = 1;
+  rdma::ClusterParameters parameters{.page_bytes = pagetable::kGranuleBytes};
   // With a fabric: GPU memory that UCX sends from, or receives from when peers send from theirs.
   std::optional<rdma::UcxGpuMemory> gpu = std::nullopt;
+
+  // Peers of the cluster have to have the same address space.
+  void join(std::uint64_t base, std::uint64_t space_bytes) {
+    parameters.base = base;
+    parameters.space_bytes = space_bytes;
+  }
 };
 // UCX's settings, without the prefix UCX_: RDMA on `devices` only. UCX's TCP ports would let
 // anybody write to this process's memory. Tests and benchmarks on machines without such devices

@@ -105,6 +105,7 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
                  .certificates = options.certificates,
                  .fabric = options.fabric,
                  .channels = channel_count(options.remote_channels)};
+  if (!options.cluster.empty()) own.join(options.base, options.space_bytes);
   if (driver && !own.fabric.empty()) own.gpu = receive_from_gpus(driver, fabric_settings(own.fabric));
   config.channels = own.channels;
   config.credentials = credentials_of(own);

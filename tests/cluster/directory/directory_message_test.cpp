@@ -125,5 +125,15 @@ TEST(DirectoryMessage, PagesAreAppendedToRuns) {
   EXPECT_EQ(runs, (Runs{{.first = 1, .count = 3}, {.first = 7, .count = 2}}));
 }
 
+TEST(DirectoryMessage, RunsAreNamedForPeople) {
+  EXPECT_EQ(words_of(Runs{{.first = 7, .count = 1}}), "page 7");
+  EXPECT_EQ(words_of(Runs{{.first = 0, .count = 4}}), "pages 0 to 3");
+  EXPECT_EQ(words_of(Runs{{.first = 0, .count = 4}, {.first = 7, .count = 1}, {.first = 9, .count = 2}}),
+            "pages 0 to 3, 7, 9 to 10");
+  Runs many;
+  for (std::uint32_t i = 0; i < 20; ++i) many.push_back({.first = 2 * i, .count = 1});
+  EXPECT_EQ(words_of(many), "pages 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 and 4 ranges more");
+}
+
 }  // namespace
 }  // namespace vmem::cluster::directory

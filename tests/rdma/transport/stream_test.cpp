@@ -103,6 +103,18 @@ TEST(StreamTrust, NodesWhoseAddressSpacesBeginElsewhereSayWhere) {
   EXPECT_THAT(a.gone(peer)->error.message, HasSubstr("this node's 0x7e0000000000: --base"));
 }
 
+// A program with --remote uses daemons of any cluster.
+TEST(StreamTrust, ANodeOfNoClusterSharesNoAddressesThatCouldDiffer) {
+  const KeyringRef keyring = SecretFile().read();
+  Node a, b;
+  StreamConfig other = a.config(1, "", keyring);
+  other.parameters.base = other.parameters.space_bytes = 0;
+  a.start_as(other);
+  b.start_as(b.config(2, "127.0.0.1:0", keyring));
+  ASSERT_TRUE(a.transport->connect(b.transport->address(), a.later()));
+  EXPECT_TRUE(until({&a, &b}, [&] { return a.connected() && b.connected(); }));
+}
+
 // TCP ports that this process listens on. The kernel's tables list those of all processes.
 std::size_t listening_ports() {
   std::set<std::string> own;
