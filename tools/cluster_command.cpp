@@ -61,9 +61,11 @@ std::string hbm_words(const std::vector<runtime::HbmLoan>& loans) {
 }
 
 void say_up(const Arguments& arguments, const Folder& folder, const State& state) {
-  fmt::print("vmem cluster: {} of {} {} up, {} with {} of memory{}\n", counted(state.nodes, "node", "nodes"),
+  const std::uint64_t copies = arguments.start.copies_bytes;
+  fmt::print("vmem cluster: {} of {} {} up, {} with {} of memory{}{}\n", counted(state.nodes, "node", "nodes"),
              state.address, state.nodes == 1 ? "is" : "are", state.nodes == 1 ? "it" : "each",
-             format_bytes(state.memory_bytes), hbm_words(arguments.start.hbm));
+             format_bytes(state.memory_bytes), hbm_words(arguments.start.hbm),
+             copies == 0 ? "" : fmt::format(" and {} for copies", format_bytes(copies)));
   fmt::print("  to use it:  vmem run --cluster {} -- PROGRAM\n", state.address);
   fmt::print("          or  export VMEM_CLUSTER={}\n", state.address);
   fmt::print("  to look:    {}\n", with_folder(arguments, "status", folder));
@@ -152,7 +154,8 @@ void add_size(CLI::App& command, const std::string& flag, std::uint64_t& to, con
     if (!bytes) throw CLI::ValidationError(flag, bytes.error().message);
     to = *bytes;
   };
-  command.add_option_function<std::string>(flag, take, help)->type_name("SIZE");
+  command.add_option_function<std::string>(flag, take, fmt::format("{} (default: {})", help, exact_bytes(to)))
+      ->type_name("SIZE");
 }
 
 CLI::App* add_up(CLI::App& app, Arguments& arguments) {
@@ -161,9 +164,9 @@ CLI::App* add_up(CLI::App& app, Arguments& arguments) {
   command->add_option("--nodes", arguments.start.nodes, fmt::format("How many daemons, from 1 to {}", kMostNodes))
       ->type_name("N")
       ->capture_default_str();
-  add_size(*command, "--memory", arguments.start.memory_bytes, "How much memory each of them lends (default: 1GiB)");
+  add_size(*command, "--memory", arguments.start.memory_bytes, "How much memory each of them lends");
   add_size(*command, "--copies", arguments.start.copies_bytes,
-           "How much memory each of them has for copies of published regions (default: none)");
+           "How much memory copies of published regions may take at each of them; 0: they take none");
   const auto take_loan = [&loans = arguments.start.hbm](const std::string& text) {
     auto loan = runtime::parse_hbm_loan(text);
     if (!loan) throw CLI::ValidationError("--hbm", loan.error().message);

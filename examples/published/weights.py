@@ -1,10 +1,11 @@
 """A model's weights that one process of a cluster publishes, and others open as tensors.
 
-    vmem run -- python weights.py publish NAME   keeps them until its input ends
-    vmem run -- python weights.py open NAME      computes with them
+    vmem run -- python weights.py publish NAME   publishes them, and keeps them until its input ends
+    vmem run -- python weights.py open NAME      waits for the name, and gives them to a model
 
 The cluster is VMEM_CLUSTER. Needs PyTorch and a GPU. The weights have the same address in all
-processes, and are copied to none before it uses them.
+processes, and are copied to none before it uses them. Each process prints the checksum of its
+model's weights: the publisher's is of what it made, an opener's of what its GPU reads.
 """
 
 import sys
@@ -18,26 +19,26 @@ def model():
     return torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024))
 
 
-def result(module):
-    with torch.no_grad():
-        return module(torch.ones(8, 1024, device="cuda")).double().sum().item()
+def checksum(module):
+    return sum(tensor.view(torch.int32).sum().item() for tensor in module.state_dict().values())
 
 
-def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("publish", "open"):
-        sys.exit(f"usage: {sys.argv[0]} publish|open NAME")
-    if sys.argv[1] == "publish":
-        module = model().cuda()
-        published = vmem.torch.publish_state_dict(sys.argv[2], module.state_dict())
-        print(f"published {published.nbytes >> 20} MiB as '{sys.argv[2]}': {result(module):.6f}", flush=True)
-        sys.stdin.read()
-        return
-    tensors = vmem.torch.open_state_dict(sys.argv[2])
+def publish(name):
+    module = model()  # on the CPU; tensors on a GPU can be published as well
+    published = vmem.torch.publish_state_dict(name, module.state_dict())
+    print(f"published {published.nbytes >> 20} MiB as '{name}': the checksum is {checksum(module)}", flush=True)
+    sys.stdin.read()  # others fetch pages from here
+
+
+def use(name):
+    tensors = vmem.torch.open_state_dict(name)
     with torch.device("meta"):
-        module = model()
+        module = model()  # without memory
     module.load_state_dict(tensors, assign=True)  # no copy
-    print(f"opened '{sys.argv[2]}' at {tensors['0.weight'].data_ptr():#x}: {result(module):.6f}")
+    print(f"opened '{name}' at {tensors['0.weight'].data_ptr():#x}: the checksum is {checksum(module)}")
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) != 3 or sys.argv[1] not in ("publish", "open"):
+        sys.exit(f"usage: {sys.argv[0]} publish|open NAME")
+    (publish if sys.argv[1] == "publish" else use)(sys.argv[2])

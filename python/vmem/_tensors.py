@@ -156,12 +156,14 @@ def _delete(managed):
 # Called for capsules whose tensor was not taken: those still have their first name.
 _Destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _CAPSULE_NAME = b"dltensor"
-_capsule_new = ctypes.pythonapi.PyCapsule_New
+# Not ctypes.pythonapi, to whose functions other modules give prototypes of their own.
+_python = ctypes.PyDLL(None)
+_capsule_new = _python.PyCapsule_New
 _capsule_new.restype = ctypes.py_object
 _capsule_new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _Destructor]
-_capsule_is = ctypes.pythonapi.PyCapsule_IsValid
+_capsule_is = _python.PyCapsule_IsValid
 _capsule_is.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer = _python.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 

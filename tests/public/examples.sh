@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # examples.sh BUILD LIBDIR EXAMPLES CC CXX: installs the build and moves the installation. Then
 # builds the examples against it, through pkg-config and find_package, and runs them on the emulated
-# driver.
+# driver; those for PyTorch with the stand-in for it that is beside this script.
 set -euo pipefail
+stand_in=$(cd "$(dirname "${BASH_SOURCE[0]}")/stand_in" && pwd)
 build=$1 libdir=$2 examples=$3 cc=$4 cxx=$5
 work=$(mktemp -d)
 folder=$work/cluster
@@ -29,16 +30,43 @@ make -s -C "$examples/published" CC="$cc" CFLAGS="-O2 -Wall -Wextra -Werror" OUT
 "$prefix/bin/vmem" cluster up --nodes 1 --memory 64MiB --dir "$folder" >/dev/null
 VMEM_CLUSTER=$("$prefix/bin/vmem" cluster status --address --dir "$folder")
 export VMEM_CLUSTER VMEM_LOG=error
-mkfifo "$work/until"
-"$work/table" publish rows <"$work/until" &
-publisher=$!
-exec 3>"$work/until"
+
+# publish COMMAND...: runs it until `end`; its output goes to $work/publisher.
+publish() {
+  rm -f "$work/until"
+  mkfifo "$work/until"
+  "$@" <"$work/until" >"$work/publisher" & publisher=$!
+  exec 3>"$work/until"
+}
+end() {
+  exec 3>&-
+  wait $publisher
+}
+
+publish "$work/table" publish rows
 "$work/table" scan rows >"$work/first" & first=$!
 "$work/table" scan rows >"$work/second" & second=$!
 wait $first
 wait $second
-exec 3>&-
-wait $publisher
+end
 cat "$work/first"
 grep -q "scanned 64 MiB of 'rows' at 0x[0-9a-f]*: the sum is 4190109808$" "$work/first" || { echo "another sum"; exit 1; }
 cmp "$work/first" "$work/second"
+
+# One process publishes weights, three open them.
+weights() { PYTHONPATH=$stand_in PYTHONDONTWRITEBYTECODE=1 "$prefix/bin/vmem" run -- python3 "$examples/published/weights.py" "$@"; }
+export VMEM_HBM=64MiB VMEM_HOST=128MiB
+publish weights publish weights
+openers=()
+for i in 1 2 3; do
+  weights open weights >"$work/opener$i" & openers+=($!)
+done
+for opener in "${openers[@]}"; do wait "$opener"; done
+end
+cat "$work/publisher" "$work/opener1"
+made=$(sed -n "s/^published 32 MiB as 'weights': the checksum is //p" "$work/publisher")
+for i in 1 2 3; do
+  [[ -n $made && $(<"$work/opener$i") == "opened 'weights' at 0x"*": the checksum is $made" ]] ||
+    { echo "opener $i has other weights: $(<"$work/opener$i")"; exit 1; }
+  cmp "$work/opener1" "$work/opener$i"  # at the same address
+done

@@ -144,12 +144,23 @@ class Safetensors(unittest.TestCase):
         LIBRARY.vmem_quiesce()
         self.assertFalse(is_mapped(pointer))
 
+    def test_prototypes_that_others_give_to_pythons_functions_change_nothing(self):
+        get = ctypes.pythonapi.PyCapsule_GetPointer
+        before = get.restype, get.argtypes
+        self.addCleanup(lambda: (setattr(get, "restype", before[0]), setattr(get, "argtypes", before[1])))
+        self.write_tensors({"a": ("U8", [1], b"x")})
+        capsule = safetensors.open(self.path, library=LIBRARY)["a"].__dlpack__()
+        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        self.assertTrue(_tensors._exported)
+        del capsule  # which nobody took
+        self.assertFalse(_tensors._exported)
+
     def test_dlpack_says_what_it_is(self):
         self.write_tensors({"t": ("BF16", [2, 3], b"abcdefghijkl"), "f8": ("F8_E5M2", [4], b"wxyz")})
         mapped = safetensors.open(self.path, library=LIBRARY)
         self.assertEqual(mapped["t"].__dlpack_device__(), (2, 0))
         capsule = mapped["t"].__dlpack__(stream=None)
-        get, rename = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_SetName
+        get, rename = ctypes.PyDLL(None).PyCapsule_GetPointer, ctypes.PyDLL(None).PyCapsule_SetName
         get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
         managed = ctypes.cast(get(capsule, b"dltensor"), ctypes.POINTER(_tensors._DLManagedTensor))

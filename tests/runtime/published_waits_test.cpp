@@ -133,5 +133,19 @@ TEST_F(PublishedApi, TooFewCopiesAreNamedAndTheRegionIsPublishedAllTheSame) {
   EXPECT_EQ(base, own);
 }
 
+TEST_F(PublishedApi, WhereNoDaemonTakesCopiesTheErrorComesAtOnceAndSaysWhatToDo) {
+  const auto daemon = join({"--lend", "16MiB"});
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  std::byte* const own = written(2);
+  const vmem_publish_options options{
+      .copies = 1, .reserved = 0, .expires_s = 0, .wait_us = 120'000'000, .readers = nullptr};
+  const auto took = time_of([&] { ASSERT_EQ(vmem_publish(own, "table", &options), VMEM_ERROR_TIMEOUT); });
+  EXPECT_THAT(vmem_last_error(), HasSubstr("`vmem daemon --copies SIZE`"));
+  EXPECT_LT(took, std::chrono::seconds(30));
+  EXPECT_OK(open("table")) << "it is published all the same";
+  const auto keeper = join({"--copies", "16MiB"});
+  EXPECT_TRUE(within(std::chrono::seconds(20), [&] { return regions().at(0).at("members") == 2; }));
+}
+
 }  // namespace
 }  // namespace vmem

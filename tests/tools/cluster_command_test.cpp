@@ -76,7 +76,7 @@ TEST_F(ClusterCommand, AClusterIsStartedUsedSurveyedAndEnded) {
   const std::string up = said("up --nodes 3 --memory 64MiB --copies 32MiB --name trial");
   const std::string trial = address();
   EXPECT_TRUE(trial.starts_with("etcd://127.0.0.1:") && trial.ends_with("/trial")) << trial;
-  EXPECT_THAT(up, HasSubstr("3 nodes of " + trial + " are up, each with 64 MiB of memory"));
+  EXPECT_THAT(up, HasSubstr("3 nodes of " + trial + " are up, each with 64 MiB of memory and 32 MiB for copies\n"));
   EXPECT_THAT(up, HasSubstr("vmem run --cluster " + trial + " -- PROGRAM"));
   EXPECT_THAT(up, HasSubstr("export VMEM_CLUSTER=" + trial));
   EXPECT_THAT(up, HasSubstr("vmem cluster down --dir " + path()));
@@ -130,7 +130,8 @@ TEST_F(ClusterCommand, ItsDaemonsLendHbmToo) {
   const std::string gpus = "VMEM_DRIVER=emulated VMEM_EMU=devices=2,hbm=256MiB,host=1GiB";
   const Outcome up = cluster("up --nodes 2 --memory 16MiB --hbm 0:64MiB,1:128MiB", gpus);
   EXPECT_EQ(up.code, 0) << up.text;
-  EXPECT_THAT(up.text, HasSubstr("each with 16 MiB of memory and 64 MiB of HBM of GPU 0 or 128 MiB of HBM of GPU 1"));
+  EXPECT_THAT(up.text, HasSubstr("each with 16 MiB of memory and 64 MiB of HBM of GPU 0 or 128 MiB of HBM of GPU 1 "
+                                 "and 256 MiB for copies\n"));
   const std::string status = said("status");
   EXPECT_THAT(status, HasSubstr("2 of 2 nodes alive and lending 224 MiB\n"));
   EXPECT_THAT(status, HasSubstr(" lends 16 MiB and 64 MiB of HBM\n"));

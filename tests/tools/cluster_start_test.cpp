@@ -24,12 +24,15 @@ constexpr std::uint64_t kMiB = 1 << 20;
 
 TEST(ClusterOptions, AreCheckedAgainstTheirRangesAndTheMachine) {
   const auto check = [](StartOptions options) { return check_options(options, 1000 * kMiB); };
-  EXPECT_TRUE(check({.nodes = 16, .memory_bytes = 62 * kMiB, .name = "a.B_c-9"}));
-  EXPECT_TRUE(check({.nodes = 1, .memory_bytes = 1000 * kMiB}));
+  EXPECT_TRUE(check({.nodes = 16, .memory_bytes = 62 * kMiB, .copies_bytes = 0, .name = "a.B_c-9"}));
+  EXPECT_TRUE(check({.nodes = 1, .memory_bytes = 1000 * kMiB, .copies_bytes = 0}));
+  EXPECT_TRUE(check({.nodes = 1, .memory_bytes = 744 * kMiB})) << "and 256 MiB for copies";
+  EXPECT_THAT(message_of(check({.nodes = 1, .memory_bytes = 745 * kMiB})),
+              HasSubstr("--copies 256 MiB and --memory 745 MiB for each of 1 nodes"));
   EXPECT_THAT(message_of(check({.nodes = 0})), HasSubstr("--nodes 0: accepted: 1 to 16"));
   EXPECT_THAT(message_of(check({.nodes = 17})), HasSubstr("1 to 16"));
   EXPECT_THAT(message_of(check({.memory_bytes = kMiB})), HasSubstr("--memory 1MiB: memory is lent in units of 2 MiB"));
-  const std::string too_much = message_of(check({.nodes = 3, .memory_bytes = 334 * kMiB}));
+  const std::string too_much = message_of(check({.nodes = 3, .memory_bytes = 334 * kMiB, .copies_bytes = 0}));
   EXPECT_THAT(too_much, HasSubstr("--memory 334 MiB for each of 3 nodes"));
   EXPECT_THAT(too_much, HasSubstr("1000 MiB are available"));
   EXPECT_THAT(too_much, HasSubstr("at most 333MiB together"));
@@ -39,8 +42,8 @@ TEST(ClusterOptions, AreCheckedAgainstTheirRangesAndTheMachine) {
   EXPECT_THAT(message_of(check({.copies_bytes = kMiB})), HasSubstr("--copies 1MiB: pages have at least 2 MiB"));
   EXPECT_THAT(message_of(check({.nodes = 16, .memory_bytes = UINT64_MAX})), HasSubstr("for each of 16 nodes"));
   const runtime::HbmLoan loan{.ordinal = 0, .bytes = 64 * kMiB};
-  EXPECT_TRUE(check({.nodes = 1, .memory_bytes = 488 * kMiB, .hbm = {loan}}));
-  EXPECT_THAT(message_of(check({.nodes = 1, .memory_bytes = 489 * kMiB, .hbm = {loan}})),
+  EXPECT_TRUE(check({.nodes = 1, .memory_bytes = 488 * kMiB, .copies_bytes = 0, .hbm = {loan}}));
+  EXPECT_THAT(message_of(check({.nodes = 1, .memory_bytes = 489 * kMiB, .copies_bytes = 0, .hbm = {loan}})),
               HasSubstr("and with --hbm each takes 512 MiB for the way to HBM; give at most 488MiB together"));
   EXPECT_THAT(message_of(check({.nodes = 1, .memory_bytes = 2 * kMiB, .hbm = {loan, loan}})),
               HasSubstr("--hbm says 2 times what a node lends, for 1 node; give --nodes 2"));

@@ -19,8 +19,8 @@ namespace vmem::tools::local_cluster {
 
 struct StartOptions {
   std::uint32_t nodes = 3;
-  std::uint64_t memory_bytes = std::uint64_t{1} << 30;  // that each node lends
-  std::uint64_t copies_bytes = 0;                       // for copies of published regions
+  // Of each node: what it lends, and what copies of published regions may take; 0: none.
+  std::uint64_t memory_bytes = std::uint64_t{1} << 30, copies_bytes = std::uint64_t{256} << 20;
   // HBM that each node lends besides, of which GPU; if there are more nodes, in turn. Empty: none.
   std::vector<runtime::HbmLoan> hbm = {};
   std::string name = "local";  // of the cluster

@@ -29,7 +29,9 @@ struct DirectoryConfig {
 
 struct KnownNode {
   NodeId id{};
-  bool daemon = false, draining = false;
+  bool daemon = false;          // one that takes copies
+  bool without_copies = false;  // a daemon that takes none
+  bool draining = false;
   std::string rack, host;        // "": unknown, so it differs from none
   std::uint64_t free_bytes = 0;  // for copies
   bool operator==(const KnownNode&) const = default;

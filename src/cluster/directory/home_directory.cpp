@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/counted.hpp"
+#include "base/sizes.hpp"
+
 namespace vmem::cluster::directory {
 namespace {
 
@@ -402,11 +405,31 @@ bool HomeDirectory::step_healing(std::uint64_t now_us, Outbox& out) {
   return moved;
 }
 
+// An older view of the nodes may lack a daemon that has joined before the publication.
+bool HomeDirectory::copies_are_impossible() const {
+  return context_.view.as_of >= desk_.modified() && no_daemon_takes_copies(context_.view, desk_.record());
+}
+
+Error HomeDirectory::too_few_copies() const {
+  const RegionRecord& record = desk_.record();
+  const auto [fewest, lacking] = healer_.fewest_copies();
+  std::string why = healer_.trouble();
+  if (copies_are_impossible())
+    why = fmt::format("no daemon of the cluster takes copies of pages of {}", format_bytes(record.page_bytes));
+  why = why.empty() ? "the time was too short" : why + "; start a daemon with `vmem daemon --copies SIZE`";
+  return {VMEM_ERROR_TIMEOUT, 0,
+          fmt::format("region '{}' is published, but {} of {} pages have fewer than {} on daemons, as was asked for "
+                      "(at least {} each): {}. The home, node {}, goes on to make them",
+                      record.name, lacking, record.pages, counted(record.copies, "copy", "copies"), fewest, why,
+                      number(record.home))};
+}
+
 bool HomeDirectory::step_publishing(std::uint64_t now_us, Outbox& out) {
   if (!publishing_) return false;
   const RegionRecord& record = desk_.record();
   const bool done = record.copies == 0 || healer_.satisfied();
-  if (!done && !record.removed && now_us < publishing_->deadline_us) return false;
+  const bool wait = now_us < publishing_->deadline_us && !copies_are_impossible();
+  if (!done && !record.removed && wait) return false;
   const std::optional<std::uint32_t> lost = record.removed || rebuilding() ? std::nullopt : pages_.first_lost();
   PublishEnded ended{.ticket = publishing_->ticket, .serial = record.serial, .published = true};
   if (!done && record.removed) {
@@ -418,13 +441,7 @@ bool HomeDirectory::step_publishing(std::uint64_t now_us, Outbox& out) {
                                                      "before another node had a copy: close it, and publish it anew",
                                                      record.name, *lost));
   } else if (!done) {
-    const auto [fewest, lacking] = healer_.fewest_copies();
-    ended.serial = fail(
-        VMEM_ERROR_TIMEOUT,
-        fmt::format("region '{}' is published, but {} of {} pages have fewer than the {} copies on daemons that were "
-                    "asked for (at least {} each): {}; the home, node {}, goes on to make them",
-                    record.name, lacking, record.pages, record.copies, fewest,
-                    healer_.trouble().empty() ? "the time was too short" : healer_.trouble(), number(record.home)));
+    ended.serial = std::unexpected(too_few_copies());
   }
   out.events.emplace_back(std::move(ended));
   publishing_.reset();

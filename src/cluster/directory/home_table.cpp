@@ -86,4 +86,14 @@ const KnownNode* choose_daemon(const NodesView& view, const HomeTable& table, co
   return best;
 }
 
+bool no_daemon_takes_copies(const NodesView& view, const RegionRecord& record) {
+  bool daemons = false;
+  for (const KnownNode& node : view.nodes) {
+    if (node.id == record.publisher) continue;
+    if (node.daemon && node.free_bytes >= record.page_bytes) return false;
+    daemons |= node.daemon || node.without_copies;
+  }
+  return daemons;
+}
+
 }  // namespace vmem::cluster::directory

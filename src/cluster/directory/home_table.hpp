@@ -59,5 +59,8 @@ struct PlacementWish {
   bool participants_only = false;  // the record has no place for another one
 };
 const KnownNode* choose_daemon(const NodesView& view, const HomeTable& table, const PlacementWish& wish);
+// Whether there are daemons besides the publisher, and none of them was given room for a page: more
+// time makes no copy. Without daemons, some may be about to join.
+bool no_daemon_takes_copies(const NodesView& view, const RegionRecord& record);
 
 }  // namespace vmem::cluster::directory

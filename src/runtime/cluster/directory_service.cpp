@@ -36,6 +36,7 @@ std::string label(const cluster::NodeRecord& record, const std::string& name) {
 KnownNode known(NodeId id, const cluster::NodeRecord& record, bool draining) {
   return {.id = id,
           .daemon = record.lends.copies != 0,
+          .without_copies = record.lends.copies == 0 && record.kind == "daemon",
           .draining = draining,
           .rack = label(record, "rack"),
           .host = label(record, "host"),
