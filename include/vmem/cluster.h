@@ -43,21 +43,21 @@ typedef struct vmem_publish_options {
  * Errors: INVALID_VALUE (NULL, a name that is none, readers that are no tenants, memory that
  * shares pages with other allocations, or of which a page is lost), INVALID_POINTER, IN_USE (it is
  * held or published already, queued work does not end, or another program has published the name),
- * UNSUPPORTED (no option cluster), TIMEOUT (the registry did not answer, nor a disk or a node that a
- * page was being read from, or fewer copies were made than asked for), LOST (it was removed
- * meanwhile: its time is over, or a newer version came; or a page was lost before another node had a
- * copy of it), NOT_INITIALIZED (this node was removed from the cluster meanwhile). After TIMEOUT for
- * want of copies, and LOST, it is published; vmem_close ends that. After all other errors it is
- * writable as before, and vmem_close fails with INVALID_POINTER: it is read-only for no longer than
- * the call takes, also if the registry goes away meanwhile. A record that the registry takes later
- * is removed, and nobody can open it.
+ * UNSUPPORTED (no option cluster), TIMEOUT (the registry did not answer, nor a disk or a node that
+ * a page was being read from, or fewer copies were made than asked for), LOST (it was removed
+ * meanwhile: its time is over, or a newer version came; or a page was lost before another node had
+ * a copy of it), NOT_INITIALIZED (this node was removed from the cluster meanwhile). After TIMEOUT
+ * for want of copies, which comes at once if no daemon takes any, and LOST, it is published;
+ * vmem_close ends that. After all other errors it is writable as before, and vmem_close fails with
+ * INVALID_POINTER: it is read-only for no longer than the call takes, also if the registry goes
+ * away meanwhile. A record that the registry takes later is removed, and nobody can open it.
  */
 VMEM_API vmem_status vmem_publish(void* ptr, const char* name, const vmem_publish_options* options);
 /**
  * Opens a region that a program of the cluster has published, read-only, at the address that it has
  * there. Pages come with their first use or by vmem_prefetch, are checked, and stay in this node's
- * HBM and host memory like those of a mapped file. Opening it again, or what this program published,
- * gives the same address; each opening is ended by one vmem_close.
+ * HBM and host memory like those of a mapped file. Opening it again, or what this program
+ * published, gives the same address; each opening is ended by one vmem_close.
  * @param[out] out receives the pointer; unchanged on failure
  * @param[out] bytes receives the size; may be NULL
  * @param name as it was published

@@ -276,8 +276,9 @@ struct HideRequest final : Request {
 };
 
 // From now on nobody can write to the region; what was queued before has ended. Errors: IN_USE (it
-// is held, or the GPU's work does not end), TIMEOUT (a page is being read from a disk or a node that
-// does not answer), INVALID_VALUE (its pages are not its own, or of a file); then it is as before.
+// is held, or the GPU's work does not end), TIMEOUT (a page is being read from a disk or a node
+// that does not answer), INVALID_VALUE (its pages are not its own, or of a file); then it is as
+// before.
 struct FreezeRequest final : Request {
   pagetable::Region* region = nullptr;
   std::uint32_t first_granule = 0;       // see FreeRequest

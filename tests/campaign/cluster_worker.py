@@ -91,7 +91,7 @@ class Reporter:
             self.say(**self.figures, at=now, **({"final": True} if final else {}))
 
     def timed(self, what: str, limit_s: float, memory, call, *arguments, expected: str = "", **more) -> str:
-        """Makes a call, counts it, and tells the event if it fails, other than expected, or ends late."""
+        """Makes a call, counts it, and tells if it fails, other than expected, or ends late."""
         begun, stalled = time.monotonic(), self.stalls.total_s
         status = STATUS_NAMES.get(code := call(*arguments), f"status {code}") if call is not None else "OK"
         took = time.monotonic() - begun

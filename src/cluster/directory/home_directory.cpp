@@ -78,6 +78,24 @@ LeaveDone leave_done_of(const Runs& lost, std::uint32_t pages, std::uint32_t fro
   return done;
 }
 
+// An older view of the nodes may lack a daemon that has joined before the publication.
+bool copies_are_impossible(const NodesView& view, const RecordDesk& desk) {
+  return view.as_of >= desk.modified() && no_daemon_takes_copies(view, desk.record());
+}
+
+Error too_few_copies(const RegionRecord& record, const Healer& healer, bool impossible) {
+  const auto [fewest, lacking] = healer.fewest_copies();
+  std::string why = healer.trouble();
+  if (impossible)
+    why = fmt::format("no daemon of the cluster takes copies of pages of {}", format_bytes(record.page_bytes));
+  why = why.empty() ? "the time was too short" : why + "; start a daemon with `vmem daemon --copies SIZE`";
+  return {VMEM_ERROR_TIMEOUT, 0,
+          fmt::format("region '{}' is published, but {} of {} pages have fewer than {} on daemons, as was asked for "
+                      "(at least {} each): {}. The home, node {}, goes on to make them",
+                      record.name, lacking, record.pages, counted(record.copies, "copy", "copies"), fewest, why,
+                      number(record.home))};
+}
+
 }  // namespace
 
 HomeDirectory::HomeDirectory(RegistryCalls& calls, const HomeContext& context, StoredRegion region)
@@ -405,30 +423,12 @@ bool HomeDirectory::step_healing(std::uint64_t now_us, Outbox& out) {
   return moved;
 }
 
-// An older view of the nodes may lack a daemon that has joined before the publication.
-bool HomeDirectory::copies_are_impossible() const {
-  return context_.view.as_of >= desk_.modified() && no_daemon_takes_copies(context_.view, desk_.record());
-}
-
-Error HomeDirectory::too_few_copies() const {
-  const RegionRecord& record = desk_.record();
-  const auto [fewest, lacking] = healer_.fewest_copies();
-  std::string why = healer_.trouble();
-  if (copies_are_impossible())
-    why = fmt::format("no daemon of the cluster takes copies of pages of {}", format_bytes(record.page_bytes));
-  why = why.empty() ? "the time was too short" : why + "; start a daemon with `vmem daemon --copies SIZE`";
-  return {VMEM_ERROR_TIMEOUT, 0,
-          fmt::format("region '{}' is published, but {} of {} pages have fewer than {} on daemons, as was asked for "
-                      "(at least {} each): {}. The home, node {}, goes on to make them",
-                      record.name, lacking, record.pages, counted(record.copies, "copy", "copies"), fewest, why,
-                      number(record.home))};
-}
-
 bool HomeDirectory::step_publishing(std::uint64_t now_us, Outbox& out) {
   if (!publishing_) return false;
   const RegionRecord& record = desk_.record();
   const bool done = record.copies == 0 || healer_.satisfied();
-  const bool wait = now_us < publishing_->deadline_us && !copies_are_impossible();
+  const bool impossible = copies_are_impossible(context_.view, desk_);
+  const bool wait = now_us < publishing_->deadline_us && !impossible;
   if (!done && !record.removed && wait) return false;
   const std::optional<std::uint32_t> lost = record.removed || rebuilding() ? std::nullopt : pages_.first_lost();
   PublishEnded ended{.ticket = publishing_->ticket, .serial = record.serial, .published = true};
@@ -441,7 +441,7 @@ bool HomeDirectory::step_publishing(std::uint64_t now_us, Outbox& out) {
                                                      "before another node had a copy: close it, and publish it anew",
                                                      record.name, *lost));
   } else if (!done) {
-    ended.serial = std::unexpected(too_few_copies());
+    ended.serial = std::unexpected(too_few_copies(record, healer_, impossible));
   }
   out.events.emplace_back(std::move(ended));
   publishing_.reset();

@@ -100,8 +100,6 @@ class HomeDirectory {
   bool step_life();
   bool step_healing(std::uint64_t now_us, Outbox& out);
   bool step_publishing(std::uint64_t now_us, Outbox& out);
-  bool copies_are_impossible() const;
-  Error too_few_copies() const;
   void invite(const KnownNode& node);
 
   const HomeContext& context_;

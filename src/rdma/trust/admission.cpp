@@ -42,10 +42,10 @@ std::uint64_t thread_cpu_us() {
 
 std::string hexadecimal(std::uint64_t address) { return fmt::format("{:#x}", address); }
 
-// `text`: how a value is written in the message.
+// A node that has none says 0. `text`: how a value is written in the message.
 Status same(std::string_view what, std::uint64_t theirs, std::uint64_t ours, std::string_view option,
             std::string (*text)(std::uint64_t)) {
-  if (theirs == ours) return {};
+  if (theirs == ours || theirs == 0 || ours == 0) return {};
   return refuse(fmt::format("the peer's {} is {}, this node's {}: {} has to be equal on all nodes", what, text(theirs),
                             text(ours), option));
 }
@@ -464,13 +464,11 @@ Status Admission::check(const Hello& theirs, Hello::Role role) const {
   if (theirs.node == 0) return refuse("the peer's node id is 0: ids begin with 1");
   // Also refuses a reflected connection, in which this node would talk to itself.
   if (theirs.node == static_cast<std::uint64_t>(config_.self.id))
-    return refuse(
-        fmt::format("the peer's node id is {}, and so is this node's: each node needs an id of its own", theirs.node));
-  if (theirs.space_bytes != 0 && config_.parameters.space_bytes != 0) {
-    VMEM_TRY(same("start of the address space", theirs.base, config_.parameters.base, "--base", hexadecimal));
-    VMEM_TRY(same("address space size", theirs.space_bytes, config_.parameters.space_bytes, "--space", exact_bytes));
-  }
-  return same("page size", theirs.page_bytes, config_.parameters.page_bytes, "--page", exact_bytes);
+    return refuse(fmt::format("the peer's node id is {}, and so is this node's: each needs its own", theirs.node));
+  const ClusterParameters& ours = config_.parameters;
+  VMEM_TRY(same("start of the address space", theirs.base, ours.base, "--base", hexadecimal));
+  VMEM_TRY(same("address space size", theirs.space_bytes, ours.space_bytes, "--space", exact_bytes));
+  return same("page size", theirs.page_bytes, ours.page_bytes, "--page", exact_bytes);
 }
 
 void Admission::report(const PendingRef& pending, Reason reason, std::optional<Error> failed) {

@@ -10,8 +10,8 @@
 
 namespace vmem::runtime {
 
-// "secret", "certificates", or "user": Unix sockets of one user of one machine. Nodes that differ in
-// this never reach each other.
+// "secret", "certificates", or "user": Unix sockets of one user of one machine. Nodes that differ
+// in this never reach each other.
 std::string trust_of(const NodeConfig& node);
 
 // Compares that with the cluster's daemons, and connects to some of them. Who cannot be reached, or
