@@ -18,6 +18,7 @@
 #include "rdma/lending/remote_tier/remote_tier.hpp"
 #include "rdma/transport/faulty.hpp"
 #include "rdma/transport/in_process/in_process.hpp"
+#include "rdma/transport/timed_cut.hpp"
 
 namespace vmem::rdma {
 
@@ -100,19 +101,6 @@ class SteppedRemote {
     std::mt19937_64 random(seed * 1000 + id);
     return clocks->try_emplace(id, test::DriftingClock::any(clock, random)).first->second;
   }
-  // For so long nothing passes between the tier and the lender this way; out is from the tier. One
-  // lender at a time is cut off.
-  void cut(std::uint64_t lender, Way way, std::uint64_t us) {
-    end_cut();
-    cut_ = NodeId{lender};
-    cut_until_us_ = clock.now_us() + us;
-    set_cut(way, true);
-  }
-  bool cut_off() const { return cut_ != NodeId{}; }
-  void end_cut() {
-    set_cut(Way::both, false);
-    cut_ = {};
-  }
   void start_tier(std::uint64_t id = kTier) {
     RemoteTier::Config config;
     const Clock& own_clock = clock_of(id);
@@ -159,7 +147,7 @@ class SteppedRemote {
       ASSERT_LT(clock.now_us(), end) << "it did not come to pass";
       pass = turn() ? 10 : std::min<std::uint64_t>(pass * 2, 50'000);
       clock.advance(pass);
-      if (cut_off() && clock.now_us() >= cut_until_us_) end_cut();
+      cut.keep_time();
     }
   }
   void pass(std::uint64_t us) {
@@ -227,6 +215,7 @@ class SteppedRemote {
 
   ManualClock clock;  // the time; without drift() that of every node, too
   Fabric fabric{clock};
+  TimedCut cut{fabric, clock};
   MemoryService::Config service_config;
   std::optional<std::map<std::uint64_t, test::DriftingClock>> clocks;  // by node, if they drift
   std::vector<std::unique_ptr<Lender>> lenders;
@@ -239,13 +228,6 @@ class SteppedRemote {
   std::uint64_t drain_bytes = RemoteConfig{}.drain_bytes;
 
  private:
-  void set_cut(Way way, bool cut) {
-    if (way != Way::in) fabric.set_one_way_cut(NodeId{kTier}, cut_, cut);
-    if (way != Way::out) fabric.set_one_way_cut(cut_, NodeId{kTier}, cut);
-  }
-
-  NodeId cut_{};  // the lender that is cut off. 0: none
-  std::uint64_t cut_until_us_ = 0;
   const std::uint32_t replicas_;
   const std::uint64_t tenant_;
   std::uint64_t incarnation_ = 10;
