@@ -52,6 +52,7 @@ SEEDED = (
     "remote_tier_test",
     "runtime_killed_test",
     "runtime_model_test",
+    "sharing_test",
 )
 
 # Preset -> program -> regular expression of its tests that `make test` leaves to the nightly (""

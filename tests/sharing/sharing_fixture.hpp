@@ -1,5 +1,5 @@
 // Nodes that hold, and read, pages of one published region, over a fabric. The test steps them on a
-// manual clock, which advances only when they are idle.
+// manual clock, which advances only when they are idle, or on clocks of their own that drift from it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,12 +9,16 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "campaign/drifting_clock.hpp"
 #include "rdma/transport/faulty.hpp"
 #include "rdma/transport/in_process/in_process.hpp"
+#include "rdma/transport/timed_cut.hpp"
 #include "sharing/page_server.hpp"
 #include "sharing/shared_tier.hpp"
 
@@ -111,15 +115,19 @@ class Sharing : public ::testing::Test {
  protected:
   static constexpr NodeId kFirst{1}, kSecond{2}, kReader{9};
   struct Server {
-    Server(Sharing& world, NodeId id)
-        : holder(world.key), node(world.make_node(id, faults)), server(std::make_unique<PageServer>(*node, holder)) {}
+    Server(Sharing& world, NodeId id, std::uint64_t incarnation = 1)
+        : holder(world.key),
+          node(world.make_node(id, faults, incarnation)),
+          server(std::make_unique<PageServer>(*node, holder)) {}
     rdma::FaultyTransport* faults = nullptr;
     Holder holder;
     std::unique_ptr<rdma::Node> node;
     std::unique_ptr<PageServer> server;
   };
 
-  Sharing() {
+  Sharing() : Sharing(std::nullopt) {}
+  // With a seed, of the faults, each node has a clock of its own.
+  explicit Sharing(std::optional<std::uint64_t> of) : seed(of) {
     fabric.set_latency(10);
     for (const NodeId id : {kFirst, kSecond}) servers.emplace(id, std::make_unique<Server>(*this, id));
     reader = make_node(kReader, reader_faults);
@@ -141,15 +149,26 @@ class Sharing : public ::testing::Test {
     slots = *source->lay_out(kPage, kPages);
   }
   static std::string address(NodeId id) { return "node:" + std::to_string(static_cast<std::uint64_t>(id)); }
-  std::unique_ptr<rdma::Node> make_node(NodeId id, rdma::FaultyTransport*& faults) {
-    rdma::NodeSetup setup{
-        .self = {id, Incarnation{1}}, .make_transport = {}, .clock = &clock, .times = {}, .own_thread = false};
+  std::unique_ptr<rdma::Node> make_node(NodeId id, rdma::FaultyTransport*& faults, std::uint64_t incarnation = 1) {
+    const Clock& own_clock = clock_of(id);
+    rdma::NodeSetup setup{.self = {id, Incarnation{incarnation}},
+                          .make_transport = {},
+                          .clock = &own_clock,
+                          .times = {},
+                          .own_thread = false};
+    const std::uint64_t faults_seed = seed.value_or(0) * 1000 + static_cast<std::uint64_t>(id) * 100 + incarnation;
     setup.make_transport = [&](rdma::Receiver& receiver) -> Result<std::unique_ptr<rdma::Transport>> {
-      auto faulty = std::make_unique<rdma::FaultyTransport>(fabric.node(setup.self, receiver), clock, 7);
+      auto faulty =
+          std::make_unique<rdma::FaultyTransport>(fabric.node(setup.self, receiver, own_clock), own_clock, faults_seed);
       faults = faulty.get();
       return faulty;
     };
     return *rdma::Node::create(setup);
+  }
+  const Clock& clock_of(NodeId id) {
+    if (!seed) return clock;
+    std::mt19937_64 random(*seed * 1000 + static_cast<std::uint64_t>(id));
+    return clocks.try_emplace(id, test::DriftingClock::any(clock, random)).first->second;
   }
   Server& at(NodeId id) { return *servers.at(id); }
 
@@ -166,6 +185,7 @@ class Sharing : public ::testing::Test {
       ASSERT_LT(clock.now_us(), end) << "it did not come to pass";
       pass = turn() ? 10 : std::min<std::uint64_t>(pass * 2, 50'000);
       clock.advance(pass);
+      cut.keep_time();
     }
   }
 
@@ -196,8 +216,11 @@ class Sharing : public ::testing::Test {
   }
 
   static constexpr std::uint32_t kPages = 8;
-  ManualClock clock;
+  const std::optional<std::uint64_t> seed;
+  ManualClock clock;  // the time; without a seed that of every node, too
+  std::map<NodeId, test::DriftingClock> clocks;
   rdma::Fabric fabric{clock};
+  rdma::TimedCut cut{fabric, clock};
   RegionKey key = *RegionKey::create();
   SharedTimes times;
   std::map<NodeId, std::unique_ptr<Server>> servers;

@@ -25,9 +25,10 @@ FaultCounts FaultyTransport::counts() const {
   return counts_;
 }
 
-void FaultyTransport::silence(PeerId peer) {
+void FaultyTransport::silence(PeerId peer, Way way) {
   const std::lock_guard lock(mutex_);
-  silent_.insert(peer);
+  if (way != Way::in) deaf_.insert(peer);
+  if (way != Way::out) mute_.insert(peer);
 }
 
 bool FaultyTransport::happens(double probability) {
@@ -51,8 +52,15 @@ Status FaultyTransport::send(std::span<Send> sends) {
   return {};
 }
 
+void FaultyTransport::cut(PeerId peer) {
+  if (!connected_.contains(peer)) return;
+  if (happens(faults_.cut_out)) counts_.cut += deaf_.insert(peer).second ? 1 : 0;
+  if (happens(faults_.cut_in)) counts_.cut += mute_.insert(peer).second ? 1 : 0;
+}
+
 Status FaultyTransport::meet_accidents(std::shared_ptr<Outgoing> message) {
-  if (silent_.contains(message->peer)) {
+  cut(message->peer);
+  if (deaf_.contains(message->peer)) {
     silenced_.push_back(std::move(message));
     return {};
   }
@@ -94,7 +102,7 @@ Status FaultyTransport::corrupt(Outgoing& message) {
 void FaultyTransport::misdirect(Outgoing& message) {
   std::vector<PeerId> others;
   std::ranges::copy_if(connected_, std::back_inserter(others),
-                       [&](PeerId peer) { return peer != message.peer && !silent_.contains(peer); });
+                       [&](PeerId peer) { return peer != message.peer && !deaf_.contains(peer); });
   if (others.empty()) return;
   ++counts_.misdirected;
   message.peer = others[random_() % others.size()];
@@ -141,7 +149,7 @@ bool FaultyTransport::release_delayed() {
   while (!delayed_.empty() && delayed_.begin()->first <= clock_.now_us()) {
     const auto message = std::move(delayed_.extract(delayed_.begin()).mapped());
     did = true;
-    if (silent_.contains(message->peer)) {
+    if (deaf_.contains(message->peer)) {
       silenced_.push_back(message);
     } else if (auto posted = pass_on(message, 1); !posted) {
       events_.push({message->peer, SendFailed{message->id, Reason::lost, std::move(posted).error()}});
@@ -171,7 +179,7 @@ void FaultyTransport::translate(Event event) {
   if (const Sent* sent = std::get_if<Sent>(&event.what)) return end_copy(sent->id, std::nullopt);
   if (const SendFailed* failed = std::get_if<SendFailed>(&event.what)) return end_copy(failed->id, *failed);
   if (std::holds_alternative<Connected>(event.what)) connected_.insert(event.peer);
-  if (const Message* message = std::get_if<Message>(&event.what); message != nullptr && silent_.contains(event.peer)) {
+  if (const Message* message = std::get_if<Message>(&event.what); message != nullptr && mute_.contains(event.peer)) {
     if (message->payload.empty()) return;
     event.what = ReceiveFailed{message->token, {VMEM_ERROR_LOST, 0, "the peer was silenced"}};
   }
@@ -179,7 +187,7 @@ void FaultyTransport::translate(Event event) {
     if (timed_out_.erase(event.peer) != 0)
       *gone = {Reason::timeout, {VMEM_ERROR_TIMEOUT, 0, "the peer did not answer before the deadline"}};
     fail_kept(event.peer, *gone);
-    connected_.erase(event.peer);
+    for (std::set<PeerId>* peers : {&connected_, &deaf_, &mute_}) peers->erase(event.peer);
   }
   events_.push(std::move(event));
 }

@@ -21,12 +21,15 @@ struct Faults {
   double corrupt_header = 0;   // one bit
   double corrupt_payload = 0;  // one bit
   double misdirect = 0;        // to another connected peer, if any
+  double cut_out = 0;          // silences the connection from here on: see Way
+  double cut_in = 0;
   std::uint64_t delay_us = 1000;
 };
 struct FaultCounts {
   std::uint64_t dropped = 0, duplicated = 0, delayed = 0, headers_corrupted = 0, payloads_corrupted = 0,
-                misdirected = 0;
+                misdirected = 0, cut = 0;
 };
+enum class Way : std::uint8_t { both, out, in };  // of a connection: out to the peer, in from it
 
 class FaultyTransport final : public Transport {
  public:
@@ -35,9 +38,9 @@ class FaultyTransport final : public Transport {
 
   void set_faults(Faults faults);
   FaultCounts counts() const;
-  // From now on nothing passes to or from the peer. Sends to it fail when a deadline passes, and
-  // the peer with them.
-  void silence(PeerId peer);
+  // From now on nothing passes this way over the connection. Sends that do not pass fail when a
+  // deadline passes, and the peer with them.
+  void silence(PeerId peer, Way way = Way::both);
 
   const std::string& address() const noexcept override { return inner_->address(); }
   Result<std::unique_ptr<Slab>> register_slab(Bytes memory) override { return inner_->register_slab(memory); }
@@ -71,6 +74,7 @@ class FaultyTransport final : public Transport {
   };
 
   bool happens(double probability);
+  void cut(PeerId peer);
   Status meet_accidents(std::shared_ptr<Outgoing> message);
   Status corrupt(Outgoing& message);
   void misdirect(Outgoing& message);
@@ -95,7 +99,8 @@ class FaultyTransport final : public Transport {
   std::map<SendId, UnderWay> under_way_;                             // by the caller's id
   std::multimap<std::uint64_t, std::shared_ptr<Outgoing>> delayed_;  // by release time
   std::vector<std::shared_ptr<Outgoing>> silenced_;
-  std::set<PeerId> connected_, silent_, timed_out_;
+  std::set<PeerId> connected_, timed_out_;
+  std::set<PeerId> deaf_, mute_;  // nothing passes to them, from them
 };
 
 }  // namespace vmem::rdma

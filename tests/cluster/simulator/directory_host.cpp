@@ -161,7 +161,7 @@ void DirectoryHost::post_due() {
   if (process_->woken) return;  // the outputs have made work
   expect(due_us > clock.now_us(), "is due, and a step did nothing");
   if (due_us <= clock.now_us()) return;
-  registry_.queue().at(static_cast<const DriftingClock&>(clock).virtual_us(due_us),
+  registry_.queue().at(static_cast<const test::DriftingClock&>(clock).virtual_us(due_us),
                        [this, turn, process = std::weak_ptr(process_)] {
                          const auto same = process.lock();
                          if (same != nullptr && same == process_ && same->due == turn) run();

@@ -87,7 +87,7 @@ class EnrolledHost {
   SimulatedRegistry& registry_;
   const std::string name_;
   const Setup setup_;
-  DriftingClock clock_;
+  test::DriftingClock clock_;
   std::mt19937_64 random_;
   std::uint64_t runs_ = 0;
   bool stopped_ = false, behind_ = false;

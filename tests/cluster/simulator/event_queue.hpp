@@ -7,11 +7,13 @@
 #include <map>
 #include <utility>
 
+#include "base/clock.hpp"
+
 namespace vmem::cluster::simulator {
 
-class EventQueue {
+class EventQueue final : public Clock {
  public:
-  std::uint64_t now_us() const noexcept { return now_us_; }
+  std::uint64_t now_us() const noexcept override { return now_us_; }
   std::uint64_t events() const noexcept { return events_; }  // that have run
   // A time that has passed counts as now.
   void at(std::uint64_t time_us, std::function<void()> run);

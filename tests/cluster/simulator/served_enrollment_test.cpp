@@ -12,11 +12,11 @@
 #include <set>
 
 #include "base/log.hpp"
+#include "campaign/drifting_clock.hpp"
 #include "campaign/seeds.hpp"
 #include "cluster/enrollment/enrollment.hpp"
 #include "cluster/enrollment/serial_counter.hpp"
 #include "cluster/registry/served/served_world.hpp"
-#include "cluster/simulator/drifting_clock.hpp"
 #include "cluster/simulator/simulated_network.hpp"
 
 namespace vmem::cluster::simulator {
@@ -93,7 +93,7 @@ class ServedEnrollmentWorld {
   ServedEnrollmentWorld(std::uint64_t seed, bool keeps)
       : random_(seed), network_(queue_, seed + 1), keeps_(keeps), daemon_clock_(queue_, any_drift(random_)) {
     for (Address host = 0; host < 4; ++host) {
-      clocks_.push_back(std::make_unique<DriftingClock>(queue_, any_drift(random_), 1 + random_() % 1'000'000));
+      clocks_.push_back(std::make_unique<test::DriftingClock>(queue_, any_drift(random_), 1 + random_() % 1'000'000));
       processes_.emplace_back();
     }
     network_.usual() = weather();
@@ -239,10 +239,10 @@ class ServedEnrollmentWorld {
   EventQueue queue_;
   SimulatedNetwork network_;
   const bool keeps_;
-  DriftingClock daemon_clock_;
+  test::DriftingClock daemon_clock_;
   MemoryStore store_;
   std::unique_ptr<RegistryServer> server_;
-  std::vector<std::unique_ptr<DriftingClock>> clocks_;
+  std::vector<std::unique_ptr<test::DriftingClock>> clocks_;
   std::vector<std::unique_ptr<Process>> processes_;  // by host
   std::uint64_t runs_ = 0;
   std::set<std::uint64_t> serials_;

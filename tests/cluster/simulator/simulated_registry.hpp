@@ -9,8 +9,9 @@
 #include <set>
 #include <vector>
 
+#include "campaign/drifting_clock.hpp"
 #include "cluster/registry/registry_state.hpp"
-#include "cluster/simulator/drifting_clock.hpp"
+#include "cluster/simulator/event_queue.hpp"
 
 namespace vmem::cluster::simulator {
 
@@ -38,7 +39,7 @@ class SimulatedRegistry {
 
  private:
   EventQueue& queue_;
-  DriftingClock clock_;
+  test::DriftingClock clock_;
   RegistryState state_;
   Revision read_{};
   std::map<std::string, Record> records_;

@@ -1,19 +1,24 @@
 // A remote tier and its lenders on a fabric. The test steps them on a manual clock, which advances
-// only when they are idle; or each has a thread and the real clock.
+// only when they are idle, or on clocks of their own that drift from it; or each has a thread and
+// the real clock.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <vector>
 
+#include "campaign/drifting_clock.hpp"
 #include "rdma/lending/memory_service/memory_service.hpp"
 #include "rdma/lending/remote_tier/remote_tier.hpp"
 #include "rdma/transport/faulty.hpp"
 #include "rdma/transport/in_process/in_process.hpp"
+#include "rdma/transport/timed_cut.hpp"
 
 namespace vmem::rdma {
 
@@ -32,13 +37,13 @@ inline PageMemory page_memory(std::uint64_t bytes) {
 class Lender {
  public:
   Lender(Fabric& fabric, const Clock& clock, NodeIdentity self, MemoryService::Config config, std::uint64_t bytes,
-         bool threads = false)
+         bool threads = false, std::uint64_t seed = 77)
       : memory_(page_memory(bytes)) {
     config.clock = &clock;
     config.memory = {memory_.get(), bytes};
     NodeSetup setup{.self = self, .make_transport = {}, .clock = &clock, .times = {}, .own_thread = threads};
     setup.make_transport = [&](Receiver& receiver) -> Result<std::unique_ptr<Transport>> {
-      auto faulty = std::make_unique<FaultyTransport>(fabric.node(self, receiver), clock, 77);
+      auto faulty = std::make_unique<FaultyTransport>(fabric.node(self, receiver, clock), clock, seed);
       faults = faulty.get();
       return faulty;
     };
@@ -69,6 +74,7 @@ class SteppedRemote {
  public:
   static constexpr std::uint64_t kLenderBytes = 8 * kPage;
   static constexpr std::uint64_t kRequestUs = 2'000'000, kPatienceUs = 20'000'000;
+  static constexpr std::uint64_t kTier = 100;  // its node
   static constexpr std::size_t kExpected = 4;  // index of the memory that holds() uses
 
   explicit SteppedRemote(std::size_t count, std::uint32_t replicas = 1, std::uint64_t tenant = 0)
@@ -84,19 +90,28 @@ class SteppedRemote {
   NodeIdentity start_lender(std::uint64_t id) {
     const NodeIdentity self{NodeId{id}, Incarnation{++incarnation_}};
     lenders[id - 1].reset();
-    lenders[id - 1] = std::make_unique<Lender>(fabric, clock, self, service_config, kLenderBytes);
+    lenders[id - 1] = std::make_unique<Lender>(fabric, clock_of(id), self, service_config, kLenderBytes, false,
+                                               seed * 1000 + incarnation_);
     return self;
   }
-  void start_tier(std::uint64_t id = 100) {
+  // From now on each node that starts has a clock of its own, which it keeps when it starts again.
+  void drift() { clocks.emplace(); }
+  const Clock& clock_of(std::uint64_t id) {
+    if (!clocks) return clock;
+    std::mt19937_64 random(seed * 1000 + id);
+    return clocks->try_emplace(id, test::DriftingClock::any(clock, random)).first->second;
+  }
+  void start_tier(std::uint64_t id = kTier) {
     RemoteTier::Config config;
+    const Clock& own_clock = clock_of(id);
     for (std::size_t i = 1; i <= lenders.size(); ++i) config.peers.push_back(node_address(i));
     NodeSetup setup{.self = {NodeId{id}, Incarnation{++incarnation_}},
                     .make_transport = {},
-                    .clock = &clock,
+                    .clock = &own_clock,
                     .times = {},
                     .own_thread = false};
     setup.make_transport = [&](Receiver& receiver) -> Result<std::unique_ptr<Transport>> {
-      auto faulty = std::make_unique<FaultyTransport>(fabric.node(setup.self, receiver), clock, seed);
+      auto faulty = std::make_unique<FaultyTransport>(fabric.node(setup.self, receiver, own_clock), own_clock, seed);
       faults = faulty.get();
       return faulty;
     };
@@ -132,6 +147,7 @@ class SteppedRemote {
       ASSERT_LT(clock.now_us(), end) << "it did not come to pass";
       pass = turn() ? 10 : std::min<std::uint64_t>(pass * 2, 50'000);
       clock.advance(pass);
+      cut.keep_time();
     }
   }
   void pass(std::uint64_t us) {
@@ -197,9 +213,11 @@ class SteppedRemote {
     return loaded.outcome == tiers::Outcome::done && holds(1, granule, version);
   }
 
-  ManualClock clock;
+  ManualClock clock;  // the time; without drift() that of every node, too
   Fabric fabric{clock};
+  TimedCut cut{fabric, clock};
   MemoryService::Config service_config;
+  std::optional<std::map<std::uint64_t, test::DriftingClock>> clocks;  // by node, if they drift
   std::vector<std::unique_ptr<Lender>> lenders;
   FaultyTransport* faults = nullptr;
   std::unique_ptr<Node> node;

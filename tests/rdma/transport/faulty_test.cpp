@@ -118,6 +118,51 @@ TEST_F(FaultyTest, ASilencedPeerIsGoneAtTheDeadlineOfWhatIsSentToIt) {
   EXPECT_EQ(a.gone(to_c), nullptr);
 }
 
+TEST_F(FaultyTest, ACutOutDropsWhatIsSentAndHearsWhatIsSaid) {
+  faulty->silence(to_b, Way::out);
+  a.send(to_b, "unheard", {}, kSecondUs);
+  b.send(b.peer(), "heard", {b.outgoing(100, 1)}, far);
+  step(10);
+  EXPECT_EQ(b.count<Message>(), 0u);
+  EXPECT_EQ(a.count<Message>(), 1u);
+  clock.advance(kSecondUs);
+  step(10);
+  ASSERT_NE(a.gone(to_b), nullptr);
+  EXPECT_EQ(a.gone(to_b)->reason, Reason::timeout);
+  EXPECT_TRUE(a.under_way.empty());
+}
+
+TEST_F(FaultyTest, ACutInDropsWhatIsSaidAndSendsWhatIsSent) {
+  faulty->silence(to_b, Way::in);
+  a.send(to_b, "heard", {a.outgoing(100, 1)}, kSecondUs);
+  b.send(b.peer(), "unheard", {}, far);
+  b.send(b.peer(), "unheard", {b.outgoing(100, 1)}, far);
+  step(10);
+  EXPECT_EQ(b.count<Message>(), 1u);
+  EXPECT_EQ(a.count<Message>(), 0u);
+  EXPECT_TRUE(a.receiver.claimed.empty()) << "what was claimed for it is given back";
+  clock.advance(kSecondUs);
+  step(10);
+  EXPECT_EQ(a.gone(to_b), nullptr) << "all that was sent has arrived";
+}
+
+TEST_F(FaultyTest, RandomCutsEndWithTheConnection) {
+  faulty->set_faults({.cut_out = 1});
+  a.send(to_b, "unheard", {}, kSecondUs);
+  faulty->set_faults({});
+  clock.advance(kSecondUs);
+  step(10);
+  ASSERT_NE(a.gone(to_b), nullptr);
+  EXPECT_EQ(faulty->counts().cut, 1u);
+  a.send(to_b, "after its end", {}, far);
+  step(10);
+  EXPECT_TRUE(a.under_way.empty());
+  to_b = *a.transport->connect("node:2", far);
+  step(10);
+  send(1, false);
+  EXPECT_EQ(b.count<Message>(), 1u);
+}
+
 TEST(FaultyTransport, TheSameSeedMeetsWithTheSameAccidents) {
   const auto run = [](std::uint64_t seed) {
     ManualClock clock;

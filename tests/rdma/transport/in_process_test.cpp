@@ -64,6 +64,61 @@ TEST_F(FabricTest, APartitionTellsNobodyAndDeadlinesEndWhatItCutOff) {
   EXPECT_EQ(pair.b.gone(pair.b.peer()), nullptr) << "the other side cannot know";
 }
 
+TEST_F(FabricTest, ACutOfOneWayLetsTheOtherPass) {
+  pair.fabric.set_one_way_cut(NodeId{1}, NodeId{2}, true);
+  pair.a.send(peer, "cut off", {}, far);
+  pair.b.send(pair.b.peer(), "heard", {}, far);
+  step(10);
+  EXPECT_EQ(pair.b.count<Message>(), 0u);
+  EXPECT_EQ(pair.a.count<Message>(), 1u);
+  // What comes in is heard, and what would accept it is not.
+  const PeerId half = *pair.b.transport->connect(pair.a.transport->address(), pair.now_us() + kSecondUs);
+  step(10);
+  EXPECT_EQ(pair.a.count<Connected>(), 2u);
+  EXPECT_EQ(pair.b.count<Connected>(), 1u);
+  pair.pass(kSecondUs);
+  step(10);
+  ASSERT_NE(pair.b.gone(half), nullptr);
+  EXPECT_EQ(pair.b.gone(half)->reason, Reason::timeout);
+  pair.fabric.set_one_way_cut(NodeId{1}, NodeId{2}, false);
+  pair.a.send(peer, "heard", {}, far);
+  step(10);
+  EXPECT_EQ(pair.b.count<Message>(), 1u);
+}
+
+TEST_F(FabricTest, WhatWasSentToAnEarlierProcessOfANodeReachesNone) {
+  pair.fabric.set_one_way_cut(NodeId{2}, NodeId{1}, true);
+  pair.b.stop();  // its farewell is not heard
+  pair.fabric.set_one_way_cut(NodeId{2}, NodeId{1}, false);
+  pair.b.events.clear();
+  pair.b.start(pair.fabric.node({NodeId{2}, Incarnation{23}}, pair.b.receiver));
+  const PeerId now = *pair.a.transport->connect("node:2", far);
+  step(10);
+  pair.a.send(peer, "for the earlier one", {}, far);
+  pair.a.transport->close(peer);
+  pair.a.send(now, "for this one", {}, far);
+  step(10);
+  ASSERT_EQ(pair.b.count<Message>(), 1u);
+  EXPECT_EQ(text_of(pair.b.all<Message>()[0].second.header), "for this one");
+  EXPECT_EQ(pair.b.count<Gone>(), 0u);
+}
+
+TEST_F(FabricTest, DeadlinesAreOnTheNodesOwnClock) {
+  ManualClock own;
+  TestNode c;
+  c.start(pair.fabric.node({NodeId{3}, {}}, c.receiver, own));
+  const PeerId there = *c.transport->connect("node:1", kSecondUs);
+  pair.fabric.set_partition(NodeId{1}, NodeId{3}, true);
+  pair.pass(2 * kSecondUs);
+  c.step();
+  EXPECT_EQ(c.gone(there), nullptr);
+  own.advance(kSecondUs);
+  c.step();
+  ASSERT_NE(c.gone(there), nullptr);
+  EXPECT_EQ(c.gone(there)->reason, Reason::timeout);
+  c.stop();
+}
+
 TEST_F(FabricTest, AKilledNodeIsReportedAndItsPayloadsAreGivenBack) {
   pair.a.send(peer, "half", {pair.a.outgoing(100, 1)}, far);
   pair.step(pair.b);  // announced and claimed

@@ -1,18 +1,11 @@
 #include "rdma/transport/in_process/in_process.hpp"
 
-#include <algorithm>
-
 #include "rdma/transport/in_process/in_process_fabric.hpp"
 
 namespace vmem::rdma {
-namespace {
-
-std::pair<NodeId, NodeId> between(NodeId a, NodeId b) { return {std::min(a, b), std::max(a, b)}; }
-
-}  // namespace
 
 void FabricState::deliver(NodeId from, NodeId to, Packet packet) {
-  if (partitions.contains(between(from, to)) || cuts.contains(packet.path)) return;
+  if (ways_cut.contains({from, to}) || cuts.contains(packet.path)) return;
   if (const auto node = nodes.find(to); node != nodes.end())
     node->second->arrive(clock.now_us() + latency_us, ++packets, std::move(packet));
 }
@@ -20,7 +13,11 @@ void FabricState::deliver(NodeId from, NodeId to, Packet packet) {
 Fabric::Fabric(const Clock& clock) : state_(std::make_shared<FabricState>(clock)) {}
 
 std::unique_ptr<Transport> Fabric::node(NodeIdentity self, Receiver& receiver) {
-  return std::make_unique<FabricNode>(state_, self, receiver);
+  return node(self, receiver, state_->clock);
+}
+
+std::unique_ptr<Transport> Fabric::node(NodeIdentity self, Receiver& receiver, const Clock& clock) {
+  return std::make_unique<FabricNode>(state_, self, receiver, clock);
 }
 
 void Fabric::set_latency(std::uint64_t us) {
@@ -29,11 +26,16 @@ void Fabric::set_latency(std::uint64_t us) {
 }
 
 void Fabric::set_partition(NodeId a, NodeId b, bool apart) {
+  set_one_way_cut(a, b, apart);
+  set_one_way_cut(b, a, apart);
+}
+
+void Fabric::set_one_way_cut(NodeId from, NodeId to, bool cut) {
   const std::lock_guard lock(state_->mutex);
-  if (apart) {
-    state_->partitions.insert(between(a, b));
+  if (cut) {
+    state_->ways_cut.insert({from, to});
   } else {
-    state_->partitions.erase(between(a, b));
+    state_->ways_cut.erase({from, to});
   }
 }
 

@@ -1,5 +1,5 @@
 // A network of nodes inside one process, for tests and simulations. Deterministic, on a clock that
-// advances only on request. A message arrives `latency` after it was sent, when the receiver
+// advances only on request; a node's deadlines may be on a clock of its own. A message arrives `latency` after it was sent, when the receiver
 // progresses. Payloads use rendezvous: announced, claimed, read from the sender's memory,
 // acknowledged. So a payload to a silent node is never sent; a message without one always is.
 #pragma once
@@ -20,10 +20,14 @@ class Fabric {
   // Addresses of the node: "node:ID", and "node:ID/PATH" with a number for each further path to it.
   // The nodes keep the fabric's state alive.
   std::unique_ptr<Transport> node(NodeIdentity self, Receiver& receiver);
+  // `clock`: of the node's deadlines; outlives the node.
+  std::unique_ptr<Transport> node(NodeIdentity self, Receiver& receiver, const Clock& clock);
 
   void set_latency(std::uint64_t us);
   // Drops all packets between the two nodes, without telling either.
   void set_partition(NodeId a, NodeId b, bool apart);
+  // Drops all packets from the first node to the second.
+  void set_one_way_cut(NodeId from, NodeId to, bool cut);
   // Drops all packets of connections that were made, or are tried, over this path to the node; 0:
   // that of "node:ID".
   void set_cut(NodeId node, std::uint64_t path, bool cut);

@@ -48,7 +48,7 @@ class FabricState {
   std::condition_variable_any changed;
   // All protected by mutex.
   std::unordered_map<NodeId, FabricNode*> nodes;
-  std::set<std::pair<NodeId, NodeId>> partitions;
+  std::set<std::pair<NodeId, NodeId>> ways_cut;  // from the first to the second
   std::set<FabricPath> cuts;
   std::set<NodeId> silent, dead, refusing;
   std::set<NodeId> without_gpu_memory;  // receive nothing that is sent from there
@@ -60,7 +60,7 @@ class FabricState {
 
 class FabricNode final : public Transport {
  public:
-  FabricNode(std::shared_ptr<FabricState> fabric, NodeIdentity self, Receiver& receiver);
+  FabricNode(std::shared_ptr<FabricState> fabric, NodeIdentity self, Receiver& receiver, const Clock& clock);
   ~FabricNode() override;
 
   const std::string& address() const noexcept override { return address_; }
@@ -124,6 +124,7 @@ class FabricNode final : public Transport {
   const std::shared_ptr<FabricState> fabric_;
   const NodeIdentity self_;
   Receiver& receiver_;
+  const Clock& clock_;  // of deadlines
   const std::string address_;
   SlabMap slabs_;
   EventQueue events_;

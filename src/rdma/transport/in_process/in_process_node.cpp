@@ -36,10 +36,11 @@ Error lost(std::string why) { return {VMEM_ERROR_LOST, 0, std::move(why)}; }
 
 }  // namespace
 
-FabricNode::FabricNode(std::shared_ptr<FabricState> fabric, NodeIdentity self, Receiver& receiver)
+FabricNode::FabricNode(std::shared_ptr<FabricState> fabric, NodeIdentity self, Receiver& receiver, const Clock& clock)
     : fabric_(std::move(fabric)),
       self_(self),
       receiver_(receiver),
+      clock_(clock),
       address_(address_of(self.id)),
       process_(std::make_shared<const FileDescriptor>(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {
   const std::lock_guard lock(fabric_->mutex);
@@ -180,7 +181,7 @@ bool FabricNode::progress() {
 }
 
 bool FabricNode::expire() {
-  const std::uint64_t now = fabric_->clock.now_us();
+  const std::uint64_t now = clock_.now_us();
   std::set<PeerId> late;
   deadlines_.for_expired(now, [&](PeerId peer) { late.insert(peer); });
   for (const PeerId peer : late)
@@ -215,6 +216,8 @@ void FabricNode::handle(Packet packet) {
     return;
   }
   Link& link = found->second;
+  const bool of_another = packet.from.id != NodeId{} && (packet.from != link.node || packet.from_peer != link.remote);
+  if (link.connected && of_another) return;  // sent to an earlier process with this node's id
   const std::string other = address_of(link.node.id);
   switch (packet.kind) {
     case Packet::Kind::accept:
