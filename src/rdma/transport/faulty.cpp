@@ -59,6 +59,7 @@ void FaultyTransport::cut(PeerId peer) {
 }
 
 Status FaultyTransport::meet_accidents(std::shared_ptr<Outgoing> message) {
+  if (gone_.contains(message->peer)) return pass_on(message, 1);  // fails at once
   cut(message->peer);
   if (deaf_.contains(message->peer)) {
     silenced_.push_back(std::move(message));
@@ -187,6 +188,7 @@ void FaultyTransport::translate(Event event) {
     if (timed_out_.erase(event.peer) != 0)
       *gone = {Reason::timeout, {VMEM_ERROR_TIMEOUT, 0, "the peer did not answer before the deadline"}};
     fail_kept(event.peer, *gone);
+    gone_.insert(event.peer);
     for (std::set<PeerId>* peers : {&connected_, &deaf_, &mute_}) peers->erase(event.peer);
   }
   events_.push(std::move(event));

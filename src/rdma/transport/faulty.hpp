@@ -99,7 +99,7 @@ class FaultyTransport final : public Transport {
   std::map<SendId, UnderWay> under_way_;                             // by the caller's id
   std::multimap<std::uint64_t, std::shared_ptr<Outgoing>> delayed_;  // by release time
   std::vector<std::shared_ptr<Outgoing>> silenced_;
-  std::set<PeerId> connected_, timed_out_;
+  std::set<PeerId> connected_, timed_out_, gone_;
   std::set<PeerId> deaf_, mute_;  // nothing passes to them, from them
 };
 

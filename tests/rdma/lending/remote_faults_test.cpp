@@ -65,6 +65,7 @@ class WithAccidents {
 
   void meet_with_accidents() {
     while (met() < accidents_.count && !::testing::Test::HasFailure()) {
+      ASSERT_LT(version_ + loads_, 5'000u) << "operations meet with no accidents any more";
       const std::uint64_t page = random_() % pages_.size();
       if (pages_[page].version == 0 || random_() % 3 == 0) {
         store(page);

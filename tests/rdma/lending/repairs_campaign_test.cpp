@@ -188,11 +188,14 @@ class Campaign {
     }
   }
 
-  // One way, or both.
+  // One way, or both. Another lender than before, so that none is silent for the 60 s after which it
+  // may forget the tier.
   void cut() {
+    if (remote_.cut.on()) return;
     const Way way = std::array{Way::out, Way::in, Way::both}[random_() % 3];
-    const NodeId lender{1 + random_() % kLenders}, tier{SteppedRemote::kTier};
-    remote_.cut.begin(tier, lender, way, random_() % course_.longest_cut);
+    cut_lender_ = 1 + (cut_lender_ + random_() % (kLenders - 1)) % kLenders;
+    const std::uint64_t us = course_.longest_cut / 8 + random_() % (course_.longest_cut * 7 / 8);
+    remote_.cut.begin(NodeId{SteppedRemote::kTier}, NodeId{cut_lender_}, way, us);
     ++counts_.cuts;
   }
 
@@ -232,6 +235,7 @@ class Campaign {
   std::vector<NamedLender> named_;
   std::vector<Known> pages_;
   bool may_fail_ = course_.may_fail, may_lose_ = course_.may_lose;
+  std::uint64_t cut_lender_ = 1;  // the latest
   std::uint64_t last_name_ = 0, last_granule_ = 0, version_ = 0;
   Counts counts_;
 };

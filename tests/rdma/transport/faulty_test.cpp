@@ -154,9 +154,11 @@ TEST_F(FaultyTest, RandomCutsEndWithTheConnection) {
   step(10);
   ASSERT_NE(a.gone(to_b), nullptr);
   EXPECT_EQ(faulty->counts().cut, 1u);
+  faulty->set_faults({.delay = 1, .delay_us = 500});
   a.send(to_b, "after its end", {}, far);
   step(10);
   EXPECT_TRUE(a.under_way.empty());
+  faulty->set_faults({});
   to_b = *a.transport->connect("node:2", far);
   step(10);
   send(1, false);
