@@ -464,7 +464,7 @@ Status Admission::check(const Hello& theirs, Hello::Role role) const {
   if (theirs.node == 0) return refuse("the peer's node id is 0: ids begin with 1");
   // Also refuses a reflected connection, in which this node would talk to itself.
   if (theirs.node == static_cast<std::uint64_t>(config_.self.id))
-    return refuse(fmt::format("the peer's node id is {}, and so is this node's: each needs its own", theirs.node));
+    return refuse(fmt::format("the peer's node id is {}, as is this node's: each needs an id of its own", theirs.node));
   const ClusterParameters& ours = config_.parameters;
   VMEM_TRY(same("start of the address space", theirs.base, ours.base, "--base", hexadecimal));
   VMEM_TRY(same("address space size", theirs.space_bytes, ours.space_bytes, "--space", exact_bytes));
