@@ -1,6 +1,6 @@
 // Random loads of published pages from nodes that evict and fetch them, die and start again, while
-// messages are delayed, lost and damaged, and while nothing passes one way. The directory is a table
-// of who had a page at some time.
+// messages are delayed, lost and damaged, and while nothing passes one way. The directory is a
+// table of who had a page at some time.
 #include <fmt/format.h>
 
 #include <array>

@@ -1,5 +1,6 @@
 // Nodes that hold, and read, pages of one published region, over a fabric. The test steps them on a
-// manual clock, which advances only when they are idle, or on clocks of their own that drift from it.
+// manual clock, which advances only when they are idle, or on clocks of their own that drift from
+// it.
 #pragma once
 
 #include <gtest/gtest.h>

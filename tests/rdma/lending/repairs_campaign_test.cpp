@@ -188,8 +188,8 @@ class Campaign {
     }
   }
 
-  // One way, or both. Another lender than before, so that none is silent for the 60 s after which it
-  // may forget the tier.
+  // One way, or both. Another lender than before, so that none is silent for the 60 s after which
+  // it may forget the tier.
   void cut() {
     if (remote_.cut.on()) return;
     const Way way = std::array{Way::out, Way::in, Way::both}[random_() % 3];

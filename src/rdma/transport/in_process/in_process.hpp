@@ -1,7 +1,8 @@
 // A network of nodes inside one process, for tests and simulations. Deterministic, on a clock that
-// advances only on request; a node's deadlines may be on a clock of its own. A message arrives `latency` after it was sent, when the receiver
-// progresses. Payloads use rendezvous: announced, claimed, read from the sender's memory,
-// acknowledged. So a payload to a silent node is never sent; a message without one always is.
+// advances only on request; a node's deadlines may be on a clock of its own. A message arrives
+// `latency` after it was sent, when the receiver progresses. Payloads use rendezvous: announced,
+// claimed, read from the sender's memory, acknowledged. So a payload to a silent node is never
+// sent; a message without one always is.
 #pragma once
 
 #include <memory>
