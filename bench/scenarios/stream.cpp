@@ -34,17 +34,18 @@ struct Link {
   Goal read_only, read_write;
 };
 
-// In a cluster pages may go to HBM that a daemon of this host lends, which is known only then.
+// In a cluster pages may go to HBM that a daemon of this host lends: only the traffic shows it.
 Status check_link(const Streamed& streamed, const StreamLimit& limit, StreamMode mode) {
   const Traffic& traffic = streamed.traffic;
   const bool elsewhere = traffic.peer_in_bytes != 0 && limit.crossed(traffic, mode) == 0;
   if (!elsewhere) return {};
   return fail(
       VMEM_ERROR_INVALID_OPTION,
-      fmt::format("pages went to HBM that a daemon of this host lends to the cluster, and none crossed what was "
-                  "measured, {}: name the daemon's socket, which it says at its start, with --peers, and no "
-                  "cluster",
-                  limit.name(mode)));
+      fmt::format(
+          "all pages that moved went to HBM that a daemon of this host lends to the cluster, so none crossed "
+          "the link that was measured ({}): name the daemon's socket, which it says at its start, with --peers, "
+          "and leave the cluster out",
+          limit.name(mode)));
 }
 
 Status add_stream(Context& context, StreamMode mode, StreamLimit& limit, Goal goal) {

@@ -43,8 +43,8 @@ typedef struct vmem_publish_options {
  * Errors: INVALID_VALUE (NULL, a name that is none, readers that are no tenants, memory that
  * shares pages with other allocations, or of which a page is lost), INVALID_POINTER, IN_USE (it is
  * held or published already, queued work does not end, or another program has published the name),
- * UNSUPPORTED (no option cluster), TIMEOUT (the registry did not answer, nor a disk or a node that
- * a page was being read from, or fewer copies were made than asked for), LOST (it was removed
+ * UNSUPPORTED (no option cluster), TIMEOUT (the registry, or a disk or a node that a page was being
+ * read from, did not answer; or fewer copies were made than asked for), LOST (it was removed
  * meanwhile: its time is over, or a newer version came; or a page was lost before another node had
  * a copy of it), NOT_INITIALIZED (this node was removed from the cluster meanwhile). After TIMEOUT
  * for want of copies, which comes at once if no daemon takes any, and LOST, it is published;

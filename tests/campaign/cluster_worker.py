@@ -260,7 +260,7 @@ class Worker:
         return self.listed()["owners"]
 
     def close(self, region: Region, failed: bool = False) -> None:
-        """`failed`: its publication has, after which it is published or writable."""
+        """`failed`: vmem_publish failed for it, so it may be published or not."""
         self.regions.remove(region)
         self.reporter.say(event="closing", name=region.name, version=region.version, begun=time.monotonic())
         status = self.timed("close", CLOSE_WAIT_S, self.memory.close, region.address, name=region.name,

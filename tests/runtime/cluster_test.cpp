@@ -111,8 +111,7 @@ class ClusterTrust : public ClusterApi {
 TEST_F(ClusterTrust, ADaemonWithASecretIsRefusedWhereNobodyHasOne) {
   const auto daemon = join();
   const std::string said = refusal("--secret " + file("one"));
-  EXPECT_THAT(said, HasSubstr("knows others by no secret, which is for one user of one machine, and this one by a "
-                              "secret (option secret)"));
+  EXPECT_THAT(said, HasSubstr("runs without secret and certificates, and this one with a secret (option secret)"));
   EXPECT_THAT(said, HasSubstr("status 2"));
   EXPECT_EQ(members(), 1u);
 }

@@ -3,27 +3,22 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <map>
 #include <vector>
 
 #include "runtime/cluster/node_list.hpp"
+#include "runtime/remote/visit.hpp"
 
 namespace vmem::runtime {
 namespace {
 
 constexpr std::uint64_t kReadUs = 10'000'000;
 constexpr std::uint64_t kConnectUs = 2'000'000;
-constexpr std::uint64_t kTurnUs = 1'000;
 constexpr std::size_t kAsked = 3;  // daemons
 
-struct NothingIsReceived final : rdma::Receiver {
-  std::optional<rdma::Claim> claim(rdma::PeerId, rdma::ConstBytes, std::uint64_t) override { return std::nullopt; }
-};
-
 std::string words_of(const std::string& trust) {
-  if (trust == "secret") return "a secret (option secret)";
-  if (trust == "certificates") return "certificates (option certificates)";
-  return "no secret, which is for one user of one machine";
+  if (trust == "secret") return "with a secret (option secret)";
+  if (trust == "certificates") return "with certificates (option certificates)";
+  return "without secret and certificates";
 }
 
 std::string name_of(const ClusterNode& node) {
@@ -33,8 +28,8 @@ std::string name_of(const ClusterNode& node) {
 
 Status refused(const ClusterNode& node, const rdma::Gone& gone) {
   return fail(VMEM_ERROR_INVALID_OPTION,
-              fmt::format("{} and this daemon do not accept each other: {}; all nodes of a cluster have to trust each "
-                          "other, so give this daemon that one's secrets or authority, or join another cluster",
+              fmt::format("{} and this daemon do not accept each other: {}; start this daemon with the secret, or with "
+                          "certificates of the authority, that the cluster's other nodes have, or join another cluster",
                           name_of(node), gone.error.message));
 }
 
@@ -48,34 +43,18 @@ Result<bool> hear(const rdma::Event& event, const ClusterNode& node) {
   return std::holds_alternative<rdma::Connected>(event.what);
 }
 
-// Over a connection of an identity of its own, which shares no addresses with anybody.
 Status connect_to(const NodeConfig& own, const std::vector<ClusterNode>& daemons) {
-  SteadyClock clock;
-  NothingIsReceived receiver;
   const NodeConfig visitor{.self = make_identity(0),
                            .listen = "",
                            .secret = own.secret,
                            .certificates = own.certificates,
                            .fabric = own.fabric};
-  VMEM_ASSIGN(const auto transport, make_transport(visitor, clock, receiver));
-  const std::uint64_t deadline_us = clock.now_us() + kConnectUs;
-  std::map<rdma::PeerId, const ClusterNode*> asked;
-  for (const ClusterNode& node : daemons) {
-    const auto peer = transport->connect(node.record.addresses.front(), deadline_us);
-    if (peer) asked.emplace(*peer, &node);
-  }
-  while (!asked.empty() && clock.now_us() < deadline_us) {
-    const bool did = transport->progress();
-    std::vector<rdma::Event> events;
-    transport->poll(events);
-    for (const rdma::Event& event : events) {
-      const auto node = asked.find(event.peer);
-      if (node == asked.end()) continue;
-      VMEM_ASSIGN(const bool heard, hear(event, *node->second));
-      if (heard) asked.erase(node);
-    }
-    if (!did && events.empty()) transport->idle(kTurnUs);
-  }
+  std::vector<std::string> addresses;
+  for (const ClusterNode& node : daemons) addresses.push_back(node.record.addresses.front());
+  const auto hear_one = [&](rdma::Transport&, const rdma::Event& event, std::size_t at) {
+    return hear(event, daemons[at]);
+  };
+  VMEM_TRY(visit(visitor, addresses, kConnectUs, hear_one));
   return {};
 }
 
@@ -95,8 +74,8 @@ Status check_trust(const NodeConfig& own, const RegistryAccess& registry) {
     if (node.record.kind != "daemon" || node.record.addresses.empty()) continue;
     if (!node.record.trust.empty() && node.record.trust != trust)
       return fail(VMEM_ERROR_INVALID_OPTION,
-                  fmt::format("{} knows others by {}, and this one by {}: no node would reach both; start this daemon "
-                              "like that one, or join another cluster",
+                  fmt::format("{} runs {}, and this one {}: no node would reach both; start this daemon like that one, "
+                              "or join another cluster",
                               name_of(node), words_of(node.record.trust), words_of(trust)));
     if (asked.size() < kAsked) asked.push_back(node);
   }
