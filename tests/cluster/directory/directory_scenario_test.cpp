@@ -103,7 +103,7 @@ TEST_F(DirectoryScenario, APublicationThatWasGivenUpIsRemovedWhenItAppears) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     begin(seed);
     world().publish(kPublisher, {.name = "table", .copies = 0, .expires_s = 0, .wait_us = 2'000'000});
-    while (host(kPublisher).waits().empty()) world().run_for(100);
+    while (!host(kPublisher).is_waiting()) world().run_for(100);
     world().run_for(world().random()() % 30'000);
     world().registry().faults.replies_lost = 1000;
     world().run_for(3'000'000);

@@ -195,6 +195,14 @@ void DirectoryHost::waits_for(Ticket ticket, std::uint64_t wait_us, const char* 
   wake();
 }
 
+const char* DirectoryHost::overdue(std::uint64_t slack_us) const {
+  if (enrolled_.behind()) return nullptr;
+  const std::uint64_t now_us = enrolled_.clock().now_us();
+  const auto late = std::ranges::find_if(process_->waits,
+                                         [&](const auto& each) { return now_us > each.second.deadline_us + slack_us; });
+  return late == process_->waits.end() ? nullptr : late->second.what;
+}
+
 void DirectoryHost::ended(Ticket ticket) {
   if (ticket == Ticket{}) return;
   expect(process_->waits.erase(ticket) == 1, "a ticket ended twice");

@@ -12,6 +12,7 @@
 
 #include "cluster/directory/directory.hpp"
 #include "cluster/simulator/enrolled_host.hpp"
+#include "cluster/simulator/observed_node.hpp"
 #include "cluster/simulator/simulated_network.hpp"
 
 namespace vmem::cluster::simulator {
@@ -19,7 +20,7 @@ namespace vmem::cluster::simulator {
 // What a page of a region has to contain.
 std::uint64_t bytes_of(directory::Serial serial, std::uint32_t page);
 
-class DirectoryHost {
+class DirectoryHost final : public ObservedNode {
  public:
   struct Setup {
     EnrolledHost::Setup enrolled;
@@ -40,29 +41,25 @@ class DirectoryHost {
   void crash();
   void stop() { enrolled_.stop(); }
   void go_on();
-  // A process that can act: it runs, is not stopped, and is a member that is not fenced.
-  bool acts() const;
-  bool running() const noexcept { return process_ != nullptr && enrolled_.running(); }
-  // A member that is not fenced, which may be stopped.
-  bool is_member() const;
+  const std::string& name() const override { return name_; }
+  bool acts() const override;
+  bool running() const noexcept override { return process_ != nullptr && enrolled_.running(); }
+  bool is_member() const override;
 
   EnrolledHost& enrolled() noexcept { return enrolled_; }
   const EnrolledHost& enrolled() const noexcept { return enrolled_; }
   // REQUIRES: running()
   directory::Directory& directory() { return process_->directory; }
-  const directory::Directory& directory() const { return process_->directory; }
+  const directory::Directory& directory() const override { return process_->directory; }
   RegistryLink& link() { return process_->link; }
   void wake();  // after each use of directory()
-  NodeId id() const { return enrolled_.running() ? enrolled_.enrollment().id() : NodeId{}; }
-  bool is_daemon() const noexcept { return setup_.daemon; }
+  NodeId id() const override { return enrolled_.running() ? enrolled_.enrollment().id() : NodeId{}; }
+  bool is_daemon() const noexcept override { return setup_.daemon; }
 
   // Each ticket that waits, with the time by which it has to end.
   void waits_for(Ticket ticket, std::uint64_t wait_us, const char* what);
-  struct Wait {
-    std::uint64_t deadline_us = 0;
-    const char* what = "";
-  };
-  const std::map<Ticket, Wait>& waits() const noexcept { return process_->waits; }
+  bool is_waiting() const noexcept { return !process_->waits.empty(); }
+  const char* overdue(std::uint64_t slack_us) const override;
   // Reads a page, from here or from wherever the directory says.
   void read(directory::Serial serial, std::uint32_t page, std::uint64_t wait_us);
   void put(directory::Serial serial, std::uint32_t page);  // before it is published
@@ -70,14 +67,14 @@ class DirectoryHost {
   void evict(directory::Serial serial, std::uint32_t page);
   // A disk or a lender of this node has lost a page that it keeps, and the node finds it out.
   void lose(directory::Serial serial, std::uint32_t page);
-  bool has_lost(directory::Serial serial, std::uint32_t page) const;
-  bool has(directory::Serial serial, std::uint32_t page) const;
+  bool has_lost(directory::Serial serial, std::uint32_t page) const override;
+  bool has(directory::Serial serial, std::uint32_t page) const override;
 
   struct Counts {
     std::uint64_t served = 0, read = 0, free = 0, lost = 0, late = 0, kept = 0, refused = 0;
   };
   Counts counts;
-  const std::string& wrong() const noexcept { return wrong_; }
+  std::string wrong() const override { return wrong_ + enrolled_.wrong(); }
 
  private:
   struct Job {  // fetches one page
@@ -103,6 +100,10 @@ class DirectoryHost {
     directory::Serial serial{};
     std::uint32_t page = 0;
     std::uint64_t deadline_us = 0;
+  };
+  struct Wait {
+    std::uint64_t deadline_us = 0;
+    const char* what = "";
   };
   using Page = std::pair<directory::Serial, std::uint32_t>;
   struct Process {

@@ -1,14 +1,8 @@
-// A cluster of hosts with directories, an outside model of who has what, and what must hold:
+// A cluster of hosts with directories. DirectoryChecks says what must hold, and besides:
 //
 // - Bytes are those of the region and page.
-// - A home that the registry names counts only those as keepers who have the page and promised it.
-// - A page is LOST only if no member that takes part in the region, and was not let go, has it.
-// - Two members never act as home of one region with one term.
-// - An address range is given up only if no member has the region open.
-// - Every wait ends by its deadline and 1 s.
-// - After all faults every page has its copies, and nobody keeps a page unknown to its home.
-// - After all faults every record has a home that is a member, none is of a removed region, and
-//   every page that somebody has is read by everybody who has the region open.
+// - What a page is answered to be is what was published.
+// - Another tenant opens no region.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/simulator/directory_checks.hpp"
 #include "cluster/simulator/directory_host.hpp"
 
 namespace vmem::cluster::simulator {
@@ -38,7 +33,7 @@ class DirectoryWorld {
   DirectoryWorld(std::uint64_t seed, const DirectoryShape& shape);
 
   void run_for(std::uint64_t us);
-  const std::string& wrong() const noexcept { return wrong_; }
+  const std::string& wrong() const noexcept { return checks_.wrong(); }
   EventQueue& queue() noexcept { return queue_; }
   SimulatedRegistry& registry() noexcept { return registry_; }
   SimulatedNetwork& network() noexcept { return network_; }
@@ -59,12 +54,11 @@ class DirectoryWorld {
   void remove(std::uint32_t host, const std::string& name, std::uint64_t wait_us);
   void leave(std::uint32_t host, std::uint64_t wait_us);
   // The regions that the host has open, and where pages can be read.
-  std::vector<directory::Serial> open_at(std::uint32_t host) const;
+  std::vector<directory::Serial> open_at(std::uint32_t host) const { return checks_.open_at(*hosts_[host]); }
   bool is_open_at(std::uint32_t host, directory::Serial serial) const {
-    const auto serials = open_at(host);
-    return std::ranges::find(serials, serial) != serials.end();
+    return hosts_[host]->open_part(serial) != nullptr;
   }
-  bool is_written(directory::Serial serial, std::uint32_t page) const;
+  bool is_written(directory::Serial serial, std::uint32_t page) const { return checks_.is_written(serial, page); }
   // Whether publication has completed with all its copies.
   bool is_complete(directory::Serial serial) const { return complete_.contains(serial); }
   const std::map<std::string, directory::Serial>& complete_names() const noexcept { return complete_names_; }
@@ -88,42 +82,19 @@ class DirectoryWorld {
   void got_serial(std::uint32_t host, std::uint64_t serial);
   void saw(std::uint32_t host, const directory::DirectoryEvent& event);
   void close_removed(std::uint32_t host, NodeId id, directory::Serial serial);
-  void check();
-  void check_home(const DirectoryHost& host, const directory::HomeDirectory& home);
-  void check_keeper(const directory::HomeDirectory& home, std::uint32_t page, std::uint32_t place);
-  void check_lost(std::uint32_t host, const directory::PagesLost& lost);
-  void check_freed(const directory::RangeFreed& freed);
-  void check_waits(const DirectoryHost& host);
-  void check_end();
-  void check_page(const directory::HomeDirectory& home, std::uint32_t page);
-  void check_promises(const directory::HomeDirectory& home, std::uint32_t page);
-  void check_copies(const directory::HomeDirectory& home, std::uint32_t page);
-  bool is_current(const directory::HomeDirectory& home);
-  const DirectoryHost* member(NodeId id) const;
-  void wrong(const std::string& what);
-  template <class... Values>
-  void expect(bool right, fmt::format_string<Values...> what, Values&&... values) {
-    if (!right) wrong(fmt::format(what, std::forward<Values>(values)...));
-  }
-
   const DirectoryShape shape_;
   std::mt19937_64 random_;
   EventQueue queue_;
   SimulatedRegistry registry_;
   SimulatedNetwork network_;
+  DirectoryChecks checks_;
   std::vector<std::unique_ptr<DirectoryHost>> hosts_;
-  std::map<NodeId, Address> owners_;
   std::map<std::uint32_t, std::vector<Plan>> plans_;  // that wait for a serial
-  std::map<directory::Serial, std::vector<bool>> written_;
-  std::map<directory::Serial, directory::RegionRecord> current_;  // as the registry has them
-  Revision current_at_{};
   std::map<Ticket, directory::Serial> publishing_;
   std::set<directory::Serial> complete_;
   std::map<std::string, directory::Serial> complete_names_;
-  std::map<directory::Serial, directory::Term> terms_;
   std::uint64_t next_granule_ = 0;
   Counts counts_;
-  std::string wrong_;
 };
 
 }  // namespace vmem::cluster::simulator

@@ -18,17 +18,6 @@ Random random_of(std::uint64_t seed) {
   return [random = std::make_shared<std::mt19937_64>(seed)] { return (*random)(); };
 }
 
-NodeRecord record_of(const std::string& name, std::uint64_t run) {
-  return {.incarnation = Incarnation{run},
-          .addresses = {name + ":7000"},
-          .boot = "boot",
-          .pid = run,
-          .kind = "program",
-          .labels = {{"host", name}},
-          .lends = {},
-          .token = {}};
-}
-
 }  // namespace
 
 EnrolledHost::EnrolledHost(SimulatedRegistry& registry, std::string name, std::uint64_t seed, Setup setup)
@@ -38,11 +27,24 @@ EnrolledHost::EnrolledHost(SimulatedRegistry& registry, std::string name, std::u
       clock_(registry.queue(), setup_.drift_ppm, setup_.clock_began_us),
       random_(seed) {}
 
-EnrolledHost::Process::Process(EnrolledHost& host, SimulatedRegistry& registry, std::uint64_t seed, std::uint64_t run)
+NodeRecord EnrolledHost::record() const {
+  NodeRecord record{.incarnation = Incarnation{runs_},
+                    .addresses = {name_ + ":7000"},
+                    .boot = "boot",
+                    .pid = runs_,
+                    .kind = "program",
+                    .labels = {{"host", name_}},
+                    .lends = {},
+                    .token = {}};
+  if (setup_.describe) setup_.describe(record);
+  return record;
+}
+
+EnrolledHost::Process::Process(EnrolledHost& host, SimulatedRegistry& registry, std::uint64_t seed)
     : link(registry, seed, host.setup_.registry_timeout_us, [&host] { host.wake(); }),
       enrollment(link, host.clock_,
                  {.parameters = host.setup_.parameters,
-                  .self = record_of(host.name_, run),
+                  .self = host.record(),
                   .config = host.setup_.config,
                   .random = random_of(seed + 1)}) {}
 
@@ -53,7 +55,8 @@ void EnrolledHost::expect(bool right, std::string what) {
 void EnrolledHost::start() {
   if (process_) return;
   stopped_ = behind_ = false;
-  process_ = std::make_shared<Process>(*this, registry_, random_(), ++runs_);
+  ++runs_;
+  process_ = std::make_shared<Process>(*this, registry_, random_());
   wake();
 }
 
@@ -75,7 +78,7 @@ void EnrolledHost::take_slices(std::uint32_t count) {
 }
 
 void EnrolledHost::change_record(std::uint64_t memory) {
-  NodeRecord record = record_of(name_, runs_);
+  NodeRecord record = this->record();
   record.lends.memory = memory;
   const Enrollment::Stage stage = process_->enrollment.stage();
   const Ticket ticket = process_->enrollment.change_record(std::move(record)).value();

@@ -24,6 +24,7 @@ class EnrolledHost {
     std::uint64_t registry_timeout_us = 1'000'000;
     ClusterParameters parameters;
     EnrollmentConfig config;
+    std::function<void(NodeRecord&)> describe;        // completes the record of a process
     std::function<void(const EnrollmentEvent&)> saw;  // each event, after the step that made it
     std::function<void()> ran;                        // after its steps and events
   };
@@ -64,7 +65,7 @@ class EnrolledHost {
 
  private:
   struct Process {
-    Process(EnrolledHost& host, SimulatedRegistry& registry, std::uint64_t seed, std::uint64_t run);
+    Process(EnrolledHost& host, SimulatedRegistry& registry, std::uint64_t seed);
     RegistryLink link;
     Enrollment enrollment;
     std::uint64_t due = 0;  // number of the latest event that was posted for when it is due
@@ -76,6 +77,7 @@ class EnrolledHost {
     std::uint64_t memory = 0;                // of the record that was asked for last
     std::optional<Ticket> change;
   };
+  NodeRecord record() const;
   void run();
   void post_due();
   void take_events();
