@@ -17,6 +17,7 @@ namespace vmem::sharing {
 // Without sources: the page was never written, and reads as zeros.
 struct PageSources {
   std::vector<NodeId> nodes;  // in the order in which to ask them
+  std::uint32_t fetch = 0;    // the finder's number for what is fetched from them
 };
 
 class PageFinder {
@@ -26,8 +27,9 @@ class PageFinder {
   // any more; TIMEOUT, naming the node that did not answer by the deadline.
   using Found = std::move_only_function<void(Result<PageSources>)>;
   virtual void find(const SharedPage& page, std::uint64_t deadline_us, Found found) = 0;
-  // The page is in this node's memory now.
-  virtual void landed(const SharedPage& page) = 0;
+  // The page is in this node's memory now. False: what was fetched by this number must not be used,
+  // as other nodes were told that this one does not have the page; it is to be found again.
+  virtual bool landed(const SharedPage& page, std::uint32_t fetch) = 0;
   // The page is not in this node's memory any more: dropped, or lost. Any thread.
   virtual void gone(const SharedPage& page) = 0;
   // The node does not have it, or sent something else.

@@ -100,7 +100,7 @@ void SharedJobs::hurry(std::uint64_t transfer) {
 
 void SharedJobs::hurry_all() {
   latest_us_ = std::min(latest_us_, now_us() + times_.request_us);
-  parts_.node.page_calls().give_up(&parts_.owner, latest_us_);
+  parts_.node.page_calls().give_up(&parts_.owner, now_us());
 }
 
 // ---- finding ----
@@ -109,10 +109,9 @@ void SharedJobs::find(const SharedJobRef& job) {
   job->state = State::finding;
   if (job->error.message.empty())
     job->error = {VMEM_ERROR_TIMEOUT, 0, fmt::format("nobody said in time who has {}", words(job->page))};
-  parts_.finder.find(job->page, std::min(job->give_up_us, latest_us_),
-                     [this, weak = std::weak_ptr(job)](Result<PageSources> sources) {
-                       if (const SharedJobRef found_job = weak.lock()) found(found_job, std::move(sources));
-                     });
+  parts_.finder.find(job->page, last_fetch_us(*job), [this, weak = std::weak_ptr(job)](Result<PageSources> sources) {
+    if (const SharedJobRef found_job = weak.lock()) found(found_job, std::move(sources));
+  });
 }
 
 void SharedJobs::found(const SharedJobRef& job, Result<PageSources> sources) {
@@ -141,7 +140,7 @@ bool SharedJobs::go_on() {
 }
 
 bool SharedJobs::advance(const SharedJobRef& job) {
-  if (is_late(*job)) {
+  if (now_us() >= last_fetch_us(*job)) {
     complete(job, Outcome::failed);
     return true;
   }
@@ -172,8 +171,7 @@ void SharedJobs::fetch(const SharedJobRef& job, NodeId from, PeerId peer) {
                         .reply_bytes = sizeof(SharedReply),
                         .owner = &parts_.owner,
                         .order = job->transfer.ahead ? Order::ahead : Order::foreground};
-  const rdma::PageCall page{
-      .call = call, .request_us = times_.request_us, .give_up_us = std::min(job->give_up_us, latest_us_)};
+  const rdma::PageCall page{.call = call, .request_us = times_.request_us, .give_up_us = last_fetch_us(*job)};
   job->state = State::working;
   job->call = parts_.node.page_calls().begin(page, [this, job, from](const CallEnd& end) { fetched(job, from, end); });
 }
@@ -240,8 +238,12 @@ void SharedJobs::checked(const SharedJobRef& job, NodeId from, Came came, bool g
     ++counters_.pages;
     counters_.bytes += job->page.bytes;
   }
-  parts_.finder.landed(job->page);
-  complete(job, Outcome::done);
+  if (parts_.finder.landed(job->page, job->sources.fetch)) return complete(job, Outcome::done);
+  ++counters_.retries;
+  job->error = {
+      VMEM_ERROR_TIMEOUT, 0,
+      fmt::format("{} came from node {} when others were told that it is not here", words(job->page), number(from))};
+  find(job);
 }
 
 void SharedJobs::complete(const SharedJobRef& job, Outcome outcome) {

@@ -12,6 +12,7 @@
 // Thread: the node's.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <list>
@@ -31,7 +32,7 @@ namespace vmem::sharing {
 
 struct SharedTimes {
   std::uint64_t patience_us = 20'000'000;  // for a page
-  std::uint64_t request_us = 2'000'000;    // for one fetch
+  std::uint64_t request_us = 2'000'000;    // for one fetch; at most a quarter of that
 };
 
 struct SharedCounters {
@@ -73,7 +74,9 @@ class SharedJobs {
     tiers::Inbox& inbox;
     PageHolder& holder;  // what this node has
   };
-  SharedJobs(SharedTimes times, Parts parts) : times_(times), parts_(parts) {}
+  SharedJobs(SharedTimes times, Parts parts)
+      : times_{.patience_us = times.patience_us, .request_us = std::min(times.request_us, times.patience_us / 4)},
+        parts_(parts) {}
 
   void begin(const SharedJobRef& job);
   // Somebody waits now for the page of this load.
@@ -88,7 +91,10 @@ class SharedJobs {
  private:
   enum class Came : std::uint8_t { fetched, reused };
   std::uint64_t now_us() const { return parts_.node.clock().now_us(); }
-  bool is_late(const SharedJob& job) const { return now_us() >= std::min(job.give_up_us, latest_us_); }
+  // A fetch that begins by then ends in time, whatever its source does.
+  std::uint64_t last_fetch_us(const SharedJob& job) const {
+    return std::min(job.give_up_us, latest_us_) - times_.request_us;
+  }
   void prepared(const SharedJobRef& job);
   void look_for_earlier(const SharedJobRef& job);
   void compare(const SharedJobRef& job);

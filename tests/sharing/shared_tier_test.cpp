@@ -101,6 +101,17 @@ TEST_F(Sharing, APageOfOtherBytesIsReportedAndNeverSeen) {
   EXPECT_EQ(tier->statistics().mismatches, 1u);
 }
 
+TEST_F(Sharing, BytesThatMustNotBeUsedAreFoundAgain) {
+  at(kFirst).holder.hold(3);
+  finder.where[3] = {kFirst};
+  finder.refused = 1;  // the first fetch: the directory has denied the page meanwhile
+  EXPECT_EQ(load(3).outcome, Outcome::done);
+  EXPECT_EQ(finder.finds, 2);
+  EXPECT_THAT(finder.arrived, ElementsAre(3));
+  EXPECT_TRUE(finder.reported.empty()) << "the source has the page";
+  EXPECT_TRUE(holds(3));
+}
+
 TEST_F(Sharing, ABusySourceIsAskedAgain) {
   at(kFirst).holder.hold(1);
   at(kFirst).holder.refusals[1] = Answer::again;
@@ -161,6 +172,18 @@ TEST_F(Sharing, ADirectoryThatDoesNotAnswerIsNotWaitedForLonger) {
   finder.unanswered.front()(PageSources{{kFirst}});  // too late: nothing happens
   turn();
   EXPECT_EQ(at(kFirst).holder.asked, 0);
+}
+
+TEST_F(Sharing, ASourceThatIsFoundTooLateIsNotWaitedForLonger) {
+  at(kFirst).holder.hold(1);
+  finder.silent = true;
+  const std::uint64_t began = clock.now_us();
+  const std::uint64_t id = submit(1);
+  until([&] { return clock.now_us() - began > times.patience_us - 1'000'000; });
+  fabric.set_silence(kFirst, true);
+  finder.unanswered.front()(PageSources{{kFirst}});
+  until([&] { return completion(id) != nullptr; });
+  EXPECT_LE(clock.now_us() - began, times.patience_us + 1'000'000);
 }
 
 TEST_F(Sharing, ATierThatEndsWaitsForNobodyLongerThanAFetch) {

@@ -86,12 +86,16 @@ class Finder final : public PageFinder, public rdma::LinkUser {
     ++finds;
     if (silent) return unanswered.push_back(std::move(found));
     if (nowhere.contains(page.page)) return found(fail(VMEM_ERROR_LOST, "no node has it"));
-    PageSources sources{where[page.page]};
+    PageSources sources{.nodes = where[page.page], .fetch = std::uint32_t(finds)};
     std::erase_if(sources.nodes, [&](NodeId node) { return reported.contains({page.page, node}); });
     if (sources.nodes.empty() && !where[page.page].empty()) return found(fail(VMEM_ERROR_LOST, "all said no"));
     found(std::move(sources));
   }
-  void landed(const SharedPage& page) override { arrived.push_back(page.page); }
+  bool landed(const SharedPage& page, std::uint32_t fetch) override {
+    if (fetch <= refused) return false;
+    arrived.push_back(page.page);
+    return true;
+  }
   void gone(const SharedPage& page) override { own_lost.push_back(page.page); }
   void missing(const SharedPage& page, NodeId node) override { reported.emplace(page.page, node); }
   rdma::PeerId connection(NodeId node) override {
@@ -109,6 +113,7 @@ class Finder final : public PageFinder, public rdma::LinkUser {
   std::vector<Found> unanswered;
   bool silent = false;
   int finds = 0;
+  std::uint32_t refused = 0;  // what was fetched by numbers up to this one is not to be used
 };
 
 // Nodes 1 and 2 hold pages, node 9 reads them.

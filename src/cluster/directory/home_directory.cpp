@@ -161,7 +161,8 @@ void HomeDirectory::handle(const Sender& from, const Message& message, std::uint
 }
 
 void HomeDirectory::on(const From& from, const Open& body, Outbox& out) {
-  if (desk_.record().removed || removing_) return say(from.sender.node, from.session, RefusedBy{Refusal::removed}, out);
+  if (desk_.record().removed) return say(from.sender.node, from.session, RefusedBy{Refusal::removed}, out);
+  if (removing_) return;  // it may not come to that: who opens asks again
   if (rebuilding()) return reopened(from);
   if (handing_over_) return;
   if (!from.place) return admit(from, body, out);

@@ -4,8 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <future>
-#include <random>
+#include <type_traits>
 #include <utility>
 
 #include "base/log.hpp"
@@ -15,18 +14,6 @@ namespace vmem::runtime {
 using namespace cluster::directory;  // NOLINT(google-build-using-namespace): its messages
 
 namespace {
-
-std::uint64_t unix_s() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
-}
-
-cluster::Random system_random() {
-  return [] {
-    std::random_device source;
-    return std::uint64_t{source()} << 32 | source();
-  };
-}
 
 std::string label(const cluster::NodeRecord& record, const std::string& name) {
   const auto found = record.labels.find(name);
@@ -43,7 +30,7 @@ KnownNode known(NodeId id, const cluster::NodeRecord& record, bool draining) {
           .free_bytes = record.lends.copies};
 }
 
-NodesView view_of(const ClusterView& view) {
+NodesView nodes_of(const ClusterView& view) {
   NodesView nodes{.as_of = view.as_of, .nodes = {known(view.self, view.own, view.drain.has_value())}};
   for (const ClusterNode& node : view.nodes) nodes.nodes.push_back(known(node.id, node.record, node.drain.has_value()));
   std::ranges::sort(nodes.nodes, {}, &KnownNode::id);
@@ -51,6 +38,18 @@ NodesView view_of(const ClusterView& view) {
 }
 
 Serial serial_of(const sharing::SharedPage& page) { return Serial{static_cast<std::uint64_t>(page.serial)}; }
+
+Error ended_error() {
+  return {VMEM_ERROR_NOT_INITIALIZED, 0, "vmem ends in this process, and with it its part in the cluster"};
+}
+
+template <class Value>
+Value error(Error why) {
+  if constexpr (std::is_same_v<Value, DirectoryService::Published>)
+    return {.done = false, .status = std::unexpected(std::move(why))};
+  else
+    return std::unexpected(std::move(why));
+}
 
 // The ticket of an event that ends what was asked for.
 template <class Body>
@@ -61,25 +60,25 @@ std::optional<cluster::Ticket> ticket_of(const Body& body) {
 
 }  // namespace
 
+std::uint64_t system_unix_s() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
+}
+
 // Who waits gets a value, or an error if nobody sets one.
 template <class Value>
 class DirectoryService::Waiter {
  public:
-  Waiter() = default;
-  Waiter(Waiter&& other) noexcept : promise_(std::move(other.promise_)), open_(std::exchange(other.open_, false)) {}
+  explicit Waiter(Done<Value> done) : done_(std::move(done)) {}
+  Waiter(Waiter&& other) noexcept : done_(std::exchange(other.done_, {})) {}
   Waiter& operator=(Waiter&&) = delete;
   ~Waiter() {
-    if (open_) set(fail(VMEM_ERROR_NOT_INITIALIZED, "vmem ends in this process, and with it its part in the cluster"));
+    if (done_) set(error<Value>(ended_error()));
   }
-  std::future<Result<Value>> future() { return promise_.get_future(); }
-  void set(Result<Value> value) {
-    open_ = false;
-    promise_.set_value(std::move(value));
-  }
+  void set(Value value) { std::exchange(done_, {})(std::move(value)); }
 
  private:
-  std::promise<Result<Value>> promise_;
-  bool open_ = true;
+  Done<Value> done_;
 };
 
 // Nodes without credentials are this user's on this machine.
@@ -98,17 +97,16 @@ Result<std::unique_ptr<DirectoryService>> DirectoryService::create(rdma::Node& n
 }
 
 Status DirectoryService::open_directory() {
-  VMEM_ASSIGN(registry_, open_registry(config_.registry, [this] { node_.wake(); }));
+  VMEM_ASSIGN(registry_, config_.registry([this] { node_.wake(); }));
   DirectoryConfig times;
   // A program's mover drops cached pages without a word.
   times.keeps_copies = config_.copies != nullptr;
-  directory_ =
-      std::make_unique<Directory>(*registry_, node_.clock(),
-                                  Directory::Setup{.config = times,
-                                                   .random = system_random(),
-                                                   .tenant = tenant_of(config_.tenant),
-                                                   .fenced = [fence = config_.fence] { return fence->is_up(); },
-                                                   .unix_s = unix_s});
+  directory_ = std::make_unique<Directory>(*registry_, node_.clock(),
+                                           Directory::Setup{.config = times,
+                                                            .random = config_.random,
+                                                            .tenant = tenant_of(config_.tenant),
+                                                            .fenced = [this] { return config_.fence->is_up(self_); },
+                                                            .unix_s = config_.unix_s});
   parcels_.receive(rdma::Parcels::Topic::directory,
                    [this](const rdma::Peer& from, rdma::ConstBytes bytes) { receive(from, bytes); });
   node_.add(*this);
@@ -131,35 +129,40 @@ void DirectoryService::expelled() {
   });
 }
 
+std::uint64_t DirectoryService::left_us(std::uint64_t deadline_us) const {
+  const std::uint64_t now_us = node_.clock().now_us();
+  return deadline_us > now_us ? deadline_us - now_us : 0;
+}
+
 template <class Value>
-Result<Value> DirectoryService::call(std::move_only_function<Ticket()> begin,
-                                     std::move_only_function<Result<Value>(Event&)> take) {
-  Waiter<Value> waiter;
-  std::future<Result<Value>> result = waiter.future();
-  inbox_.post([this, begin = std::move(begin), take = std::move(take), waiter = std::move(waiter)]() mutable {
-    const Ticket ticket = begin();
+void DirectoryService::call(Done<Value> done, std::uint64_t wait_us,
+                            std::move_only_function<Ticket(std::uint64_t left_us)> begin,
+                            std::move_only_function<Value(Event&)> take) {
+  const std::uint64_t now_us = node_.clock().now_us();
+  const std::uint64_t deadline_us = now_us + std::min(wait_us, UINT64_MAX - now_us);
+  inbox_.post([this, deadline_us, begin = std::move(begin), take = std::move(take),
+               waiter = Waiter<Value>(std::move(done))]() mutable {
+    const Ticket ticket = begin(left_us(deadline_us));
     waiting_[ticket] = [take = std::move(take), waiter = std::move(waiter)](Event& event) mutable {
       waiter.set(take(event));
     };
   });
-  return result.get();
 }
 
-DirectoryService::Published DirectoryService::publish(Directory::Publication what, std::uint64_t wait_us) {
-  auto published = call<Published>(
-      [this, what = std::move(what), wait_us] { return directory_->publish(what, wait_us); },
-      [](Event& event) -> Result<Published> {
+void DirectoryService::publish(Publication what, std::uint64_t wait_us, Done<Published> done) {
+  call<Published>(
+      std::move(done), wait_us,
+      [this, what = std::move(what)](std::uint64_t left_us) { return directory_->publish(what, left_us); },
+      [](Event& event) {
         PublishEnded& ended = std::get<PublishEnded>(event);
         if (ended.serial) return Published{.done = true, .status = {}};
         return Published{.done = ended.published, .status = std::unexpected(std::move(ended.serial).error())};
       });
-  if (published) return *std::move(published);
-  return {.done = false, .status = std::unexpected(std::move(published).error())};
 }
 
-Result<RegionRecord> DirectoryService::open(const std::string& name, std::uint64_t wait_us) {
-  return call<RegionRecord>(
-      [this, name, wait_us] { return directory_->open(name, wait_us); },
+void DirectoryService::open(const std::string& name, std::uint64_t wait_us, Done<Result<RegionRecord>> done) {
+  call<Result<RegionRecord>>(
+      std::move(done), wait_us, [this, name](std::uint64_t left_us) { return directory_->open(name, left_us); },
       [this](Event& event) -> Result<RegionRecord> {
         VMEM_ASSIGN(const Serial serial, std::get<OpenEnded>(event).serial);
         const Participant* const part = directory_->participant(serial);  // it may have ended since
@@ -168,32 +171,26 @@ Result<RegionRecord> DirectoryService::open(const std::string& name, std::uint64
       });
 }
 
-Result<Runs> DirectoryService::close(Serial serial, std::uint64_t wait_us) {
-  return call<Runs>([this, serial, wait_us] { return directory_->close(serial, wait_us); },
-                    [](Event& event) -> Result<Runs> {
-                      CloseEnded& ended = std::get<CloseEnded>(event);
-                      VMEM_TRY(ended.status);
-                      return std::move(ended.lost);
-                    });
+void DirectoryService::close(Serial serial, std::uint64_t wait_us, Done<Result<Runs>> done) {
+  call<Result<Runs>>(
+      std::move(done), wait_us, [this, serial](std::uint64_t left_us) { return directory_->close(serial, left_us); },
+      [](Event& event) -> Result<Runs> {
+        CloseEnded& ended = std::get<CloseEnded>(event);
+        VMEM_TRY(ended.status);
+        return std::move(ended.lost);
+      });
 }
 
-Status DirectoryService::call_for_status(std::move_only_function<Ticket()> begin,
-                                         std::move_only_function<Status(Event&)> take) {
-  const auto ended = call<bool>(std::move(begin), [take = std::move(take)](Event& event) mutable -> Result<bool> {
-    VMEM_TRY(take(event));
-    return true;
-  });
-  return ended ? Status{} : std::unexpected(ended.error());
+void DirectoryService::remove(const std::string& name, std::uint64_t wait_us, Done<Status> done) {
+  call<Status>(
+      std::move(done), wait_us, [this, name](std::uint64_t left_us) { return directory_->remove(name, left_us); },
+      [](Event& event) { return std::get<RemoveEnded>(event).status; });
 }
 
-Status DirectoryService::remove(const std::string& name, std::uint64_t wait_us) {
-  return call_for_status([this, name, wait_us] { return directory_->remove(name, wait_us); },
-                         [](Event& event) { return std::get<RemoveEnded>(event).status; });
-}
-
-Status DirectoryService::leave(std::uint64_t wait_us) {
-  return call_for_status([this, wait_us] { return directory_->leave(wait_us); },
-                         [](Event& event) { return std::get<LeaveEnded>(event).status; });
+void DirectoryService::leave(std::uint64_t wait_us, Done<Status> done) {
+  call<Status>(
+      std::move(done), wait_us, [this](std::uint64_t left_us) { return directory_->leave(left_us); },
+      [](Event& event) { return std::get<LeaveEnded>(event).status; });
 }
 
 // ---- the node's thread ----
@@ -205,7 +202,7 @@ void DirectoryService::seen(const ClusterView& view) {
     self_ = view.self;
     directory_->enrolled(self_, view.record);
   }
-  directory_->see(view_of(view));
+  directory_->see(nodes_of(view));
 }
 
 void DirectoryService::quiesce() {
@@ -256,8 +253,7 @@ void DirectoryService::on(Answered& event) {
   if (event.run.state == PageState::lost)
     return found(fail(VMEM_ERROR_LOST, fmt::format("no node has page {} of the published region '{}' any more",
                                                    page.page, name_of(event.serial))));
-  if (event.run.state == PageState::published) fetching_[page] = event.fetch;
-  found(sharing::PageSources{std::move(event.run.nodes)});
+  found(sharing::PageSources{.nodes = std::move(event.run.nodes), .fetch = static_cast<std::uint32_t>(event.fetch)});
 }
 
 void DirectoryService::on(WantEnded& event) {
@@ -303,15 +299,12 @@ std::string DirectoryService::name_of(Serial serial) const {
 }
 
 void DirectoryService::find(const sharing::SharedPage& page, std::uint64_t deadline_us, Found found) {
-  const std::uint64_t now_us = node_.clock().now_us();
-  const std::uint64_t wait_us = deadline_us > now_us ? deadline_us - now_us : 0;
-  const Ticket ticket = directory_->want(serial_of(page), {.first = page.page, .count = 1}, wait_us);
+  const Ticket ticket = directory_->want(serial_of(page), {.first = page.page, .count = 1}, left_us(deadline_us));
   finding_.emplace(ticket, Finding{page, std::move(found)});
 }
 
-void DirectoryService::landed(const sharing::SharedPage& page) {
-  const auto fetch = fetching_.extract(page);
-  if (fetch) (void)directory_->arrived(serial_of(page), page.page, fetch.mapped());
+bool DirectoryService::landed(const sharing::SharedPage& page, std::uint32_t fetch) {
+  return directory_->arrived(serial_of(page), page.page, Fetch{fetch});
 }
 
 void DirectoryService::missing(const sharing::SharedPage& page, NodeId node) {

@@ -3,7 +3,8 @@
 //
 // A connection to the registry of its own: a Directory takes all replies of its registry.
 //
-// Threads: the node's, for Service and PageFinder; any but the node's, for the calls that wait.
+// Threads: the node's, for Service and PageFinder; any, for the calls that end in a callback; any
+// but the node's, for those that wait.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,15 @@
 #include "base/clock.hpp"
 #include "cluster/directory/directory.hpp"
 #include "rdma/node/parcels.hpp"
+#include "runtime/cluster/directory_calls.hpp"
 #include "runtime/cluster/member.hpp"
 #include "runtime/cluster/node_paths.hpp"
 #include "sharing/page_finder.hpp"
 #include "tiers/async/inbox.hpp"
 
 namespace vmem::runtime {
+
+std::uint64_t system_unix_s();
 
 // Keeps copies for the homes of published regions. Thread: the node's.
 class CopyKeeper {
@@ -35,17 +39,18 @@ class CopyKeeper {
   virtual void ended(cluster::directory::Serial serial) = 0;
 };
 
-class DirectoryService final : public rdma::Service, public sharing::PageFinder {
+class DirectoryService final : public rdma::Service, public sharing::PageFinder, public DirectoryCalls {
  public:
-  using Serial = cluster::directory::Serial;
   struct Config {
-    RegistryAccess registry;
+    RegistryOpener registry;
     std::string tenant;            // of this node, as others see it
     CopyKeeper* copies = nullptr;  // null, as in programs: this node promises to keep nothing
     NodePaths::Lenders lenders = NodePaths::Lenders::nobody;
     const Fence* fence = nullptr;  // of this node's membership
     // No node has these granules of a region that this node published mapped any more.
     std::function<void(std::uint32_t first, std::uint32_t count)> range_freed;
+    cluster::Random random = system_random();
+    std::function<std::uint64_t()> unix_s = system_unix_s;  // for expiries
   };
   // Adds itself to the node. All outlive this. Errors: those of open_registry.
   static Result<std::unique_ptr<DirectoryService>> create(rdma::Node& node, rdma::Parcels& parcels, Config config);
@@ -64,19 +69,20 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
   void see(ClusterView view);
   void expelled();
 
-  // Each waits for at most wait_us, and a little. Errors: those of the directory; TIMEOUT.
-  struct Published {
-    bool done = false;  // nodes may have it open, also on an error
-    Status status;
-  };
-  Published publish(cluster::directory::Directory::Publication what, std::uint64_t wait_us);
-  Result<cluster::directory::RegionRecord> open(const std::string& name, std::uint64_t wait_us);
-  // The pages of which nobody else is known to have a copy.
-  Result<cluster::directory::Runs> close(Serial serial, std::uint64_t wait_us);
-  // Of the version that has the name at present.
-  Status remove(const std::string& name, std::uint64_t wait_us);
-  // Closes all regions here, and has other nodes take over what this one is home of.
-  Status leave(std::uint64_t wait_us);
+  using DirectoryCalls::close;
+  using DirectoryCalls::leave;
+  using DirectoryCalls::open;
+  using DirectoryCalls::publish;
+  using DirectoryCalls::remove;
+  void publish(Publication what, std::uint64_t wait_us, Done<Published> done) override;
+  void open(const std::string& name, std::uint64_t wait_us, Done<Result<RegionRecord>> done) override;
+  void close(Serial serial, std::uint64_t wait_us, Done<Result<Runs>> done) override;
+  void remove(const std::string& name, std::uint64_t wait_us, Done<Status> done) override;
+  void leave(std::uint64_t wait_us, Done<Status> done) override;
+
+  // The node's thread.
+  const cluster::directory::Directory& directory() const { return *directory_; }
+  NodeId self() const { return self_; }  // 0: no member, as far as this thread has heard
 
   std::span<const rdma::wire::Kind> kinds() const override { return {}; }
   bool step() override;
@@ -84,7 +90,7 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
   bool quiesced() const override { return true; }
 
   void find(const sharing::SharedPage& page, std::uint64_t deadline_us, Found found) override;
-  void landed(const sharing::SharedPage& page) override;
+  bool landed(const sharing::SharedPage& page, std::uint32_t fetch) override;
   void gone(const sharing::SharedPage& page) override {
     inbox_.post([this, page] { missing(page, self_); });
   }
@@ -104,9 +110,10 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
 
   DirectoryService(rdma::Node& node, rdma::Parcels& parcels, Config config);
   Status open_directory();
-  Status call_for_status(std::move_only_function<Ticket()> begin, std::move_only_function<Status(Event&)> take);
   template <class Value>
-  Result<Value> call(std::move_only_function<Ticket()> begin, std::move_only_function<Result<Value>(Event&)> take);
+  void call(Done<Value> done, std::uint64_t wait_us, std::move_only_function<Ticket(std::uint64_t left_us)> begin,
+            std::move_only_function<Value(Event&)> take);
+  std::uint64_t left_us(std::uint64_t deadline_us) const;
   void seen(const ClusterView& view);
   void receive(const rdma::Peer& from, rdma::ConstBytes bytes);
   void send();
@@ -133,7 +140,6 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
   NodeId self_{};
   std::map<Ticket, Ended> waiting_;
   std::map<Ticket, Finding> finding_;
-  std::map<sharing::SharedPage, cluster::directory::Fetch> fetching_;
   std::vector<cluster::directory::Outgoing> outgoing_;
   std::vector<Event> events_;
 };

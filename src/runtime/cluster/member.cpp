@@ -31,13 +31,6 @@ constexpr std::uint64_t kSliceBytes = std::uint64_t{64} << 30, kLeastSliceBytes 
 
 std::uint64_t number(NodeId id) { return static_cast<std::uint64_t>(id); }
 
-cluster::Random system_random() {
-  return [] {
-    std::random_device source;
-    return std::uint64_t{source()} << 32 | source();
-  };
-}
-
 Error left_error() {
   return {VMEM_ERROR_NOT_INITIALIZED, 0, "this process leaves the cluster, and takes nothing of it any more"};
 }
@@ -54,6 +47,19 @@ Result<std::unique_ptr<cluster::Registry>> open_registry(const RegistryAccess& a
   }
   VMEM_ASSIGN(auto registry, cluster::EtcdRegistry::create(std::move(config)));
   return registry;
+}
+
+cluster::Random system_random() {
+  return [] {
+    std::random_device source;
+    return std::uint64_t{source()} << 32 | source();
+  };
+}
+
+RegistryOpener opener_of(RegistryAccess access) {
+  return [access = std::move(access)](std::function<void()> on_ready) {
+    return open_registry(access, std::move(on_ready));
+  };
 }
 
 cluster::ClusterParameters cluster_parameters(std::uint64_t base, std::uint64_t space_bytes) {
@@ -81,6 +87,19 @@ cluster::NodeRecord this_host(std::string kind, Incarnation incarnation) {
           .labels = {{"host", host.data()}},
           .lends = {},
           .token = {}};
+}
+
+ClusterView cluster_view(const cluster::Enrollment& enrollment, cluster::NodeRecord own) {
+  const cluster::RegistryMembers& members = enrollment.members();
+  ClusterView view{.as_of = members.as_of(),
+                   .self = enrollment.id(),
+                   .record = enrollment.record(),
+                   .own = std::move(own),
+                   .drain = members.drain(enrollment.id()),
+                   .hbm_limit = members.hbm_limit(enrollment.id()),
+                   .nodes = {}};
+  for (const auto& [id, node] : members.nodes()) view.nodes.push_back({id, node.record, members.drain(id)});
+  return view;
 }
 
 Result<std::unique_ptr<Member>> Member::join(Config config, std::uint64_t most_us) {
@@ -117,7 +136,7 @@ Member::~Member() {
     leave();
     thread_.join();
   }
-  config_.fence.set(0);
+  config_.fence.set({}, 0);
   enrollment_.reset();
   registry_.reset();
 }
@@ -210,7 +229,7 @@ void Member::run() {
     if (config_.holdings) enrollment_->tell_holdings(config_.holdings());
     while (enrollment_->step()) {
     }
-    config_.fence.set(enrollment_->fence_at_us());
+    config_.fence.set(enrollment_->id(), enrollment_->fence_at_us());
     events.clear();
     enrollment_->poll(events);
     for (cluster::EnrollmentEvent& event : events) take(event);
@@ -245,7 +264,7 @@ void Member::take(cluster::EnrollmentEvent& event) {
   } else if (const auto* const expelled = std::get_if<Expelled>(&event)) {
     VMEM_LOG_WARN("this process is no longer node {} of the cluster, and enrolls again: {}", number(expelled->former),
                   expelled->why.message);
-    config_.fence.set(0);
+    config_.fence.set({}, 0);
     told_ = {};
     {
       const std::lock_guard lock(mutex_);
@@ -320,14 +339,7 @@ void Member::tell_nodes() {
   if (enrollment_->stage() != cluster::Enrollment::Stage::enrolled) return;
   const cluster::RegistryMembers& members = enrollment_->members();
   if (!members.known() || (members.as_of() == told_ && !nodes_changed_)) return;
-  ClusterView view{.as_of = members.as_of(),
-                   .self = enrollment_->id(),
-                   .record = enrollment_->record(),
-                   .own = config_.record,
-                   .drain = members.drain(enrollment_->id()),
-                   .hbm_limit = members.hbm_limit(enrollment_->id()),
-                   .nodes = {}};
-  for (const auto& [id, node] : members.nodes()) view.nodes.push_back({id, node.record, members.drain(id)});
+  const ClusterView view = cluster_view(*enrollment_, config_.record);
   const bool changed = nodes_changed_ || told_ == cluster::Revision{};
   nodes_changed_ = false;
   told_ = view.as_of;

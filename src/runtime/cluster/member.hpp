@@ -33,6 +33,11 @@ struct RegistryAccess {
 // `on_ready`: poll() has replies; called by a thread of the registry. Errors: INVALID_OPTION for an
 // address or files that cannot be used; UNSUPPORTED without a libcurl.
 Result<std::unique_ptr<cluster::Registry>> open_registry(const RegistryAccess& access, std::function<void()> on_ready);
+// How a part of this process makes its own connection to the registry; as open_registry().
+using RegistryOpener = std::function<Result<std::unique_ptr<cluster::Registry>>(std::function<void()> on_ready)>;
+RegistryOpener opener_of(RegistryAccess access);
+
+cluster::Random system_random();
 
 // The parameters of a cluster that this build can take part in.
 cluster::ClusterParameters cluster_parameters(std::uint64_t base, std::uint64_t space_bytes);
@@ -40,14 +45,28 @@ cluster::ClusterParameters cluster_parameters(std::uint64_t base, std::uint64_t 
 // A record of this process, without addresses.
 cluster::NodeRecord this_host(std::string kind, Incarnation incarnation);
 
-// When this process has to stop acting as a member: at once, unless a Member says otherwise. Any
-// thread.
+// When this process has to stop acting as the member that it is: at once, unless a Member says
+// otherwise. Any thread; one at a time sets it.
 class Fence {
  public:
-  bool is_up() const { return SteadyClock().now_us() >= at_us_.load(std::memory_order_acquire); }
-  void set(std::uint64_t at_us) { at_us_.store(at_us, std::memory_order_release); }
+  // `clock`: that of the enrollment; outlives this.
+  explicit Fence(const Clock& clock) : clock_(clock) {}
+  // For who acts as this node. A thread that has not heard yet that the process was expelled, and
+  // is another node now, acts as nobody: so whose fence it is is read after the time, and set
+  // before it.
+  bool is_up(NodeId self) const {
+    const std::uint64_t at_us = at_us_.load(std::memory_order_acquire);
+    return self_.load(std::memory_order_acquire) != self || clock_.now_us() >= at_us;
+  }
+  // 0: no member
+  void set(NodeId self, std::uint64_t at_us) {
+    self_.store(self, std::memory_order_release);
+    at_us_.store(at_us, std::memory_order_release);
+  }
 
  private:
+  const Clock& clock_;
+  std::atomic<NodeId> self_{};
   std::atomic<std::uint64_t> at_us_ = 0;
 };
 
@@ -70,6 +89,9 @@ struct ClusterView {
   std::optional<cluster::HbmLimit> hbm_limit;  // it is asked to lend less HBM
   std::vector<ClusterNode> nodes;              // the others
 };
+// As the enrollment has read it last. `own`: the record that this node enrolled with. REQUIRES: it
+// is enrolled, and knows the members.
+ClusterView cluster_view(const cluster::Enrollment& enrollment, cluster::NodeRecord own);
 
 class Member {
  public:

@@ -162,6 +162,8 @@ bool PageShelf::drop_idle() {
 void PageShelf::ended(Serial serial) {
   auto ending = regions_.extract(page_serial(serial));
   if (!ending || stopping_) return;
+  // It may have begun again since it ended here: the pages are the same, and some may be new.
+  if (const auto before = retired_.find(ending.key()); before != retired_.end()) drop(before);
   Region& region = ending.mapped();
   region.source.reset();
   retired_pages_ += region.pages.size();

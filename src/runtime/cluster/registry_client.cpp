@@ -11,10 +11,10 @@ std::unexpected<Error> too_late() { return fail(VMEM_ERROR_TIMEOUT, "the cluster
 }  // namespace
 
 Result<std::unique_ptr<RegistryClient>> RegistryClient::open(const RegistryAccess& access, std::uint64_t most_us) {
-  return open([&](std::function<void()> on_ready) { return open_registry(access, std::move(on_ready)); }, most_us);
+  return open(opener_of(access), most_us);
 }
 
-Result<std::unique_ptr<RegistryClient>> RegistryClient::open(const Opener& opener, std::uint64_t most_us) {
+Result<std::unique_ptr<RegistryClient>> RegistryClient::open(const RegistryOpener& opener, std::uint64_t most_us) {
   std::unique_ptr<RegistryClient> client(new RegistryClient(most_us));
   VMEM_ASSIGN(client->registry_, opener([it = client.get()] { it->ready(); }));
   return client;

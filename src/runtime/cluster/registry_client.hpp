@@ -20,9 +20,7 @@ class RegistryClient {
  public:
   // All calls together wait for at most most_us. Errors: those of open_registry.
   static Result<std::unique_ptr<RegistryClient>> open(const RegistryAccess& access, std::uint64_t most_us);
-  // Makes a registry that calls `on_ready` as open_registry() says.
-  using Opener = std::function<Result<std::unique_ptr<cluster::Registry>>(std::function<void()> on_ready)>;
-  static Result<std::unique_ptr<RegistryClient>> open(const Opener& opener, std::uint64_t most_us);
+  static Result<std::unique_ptr<RegistryClient>> open(const RegistryOpener& opener, std::uint64_t most_us);
   // All records whose keys begin with the prefix, as of a time after those that were read before.
   // Errors: TIMEOUT, and others, with what the registry's servers said.
   Result<std::vector<cluster::Record>> read(const std::string& prefix);

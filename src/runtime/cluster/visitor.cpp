@@ -47,7 +47,7 @@ Status Visitor::start(const Config& config, std::uint64_t most_us) {
   setup.make_transport = [&](rdma::Receiver& receiver) { return make_transport(own, clock_, receiver); };
   VMEM_ASSIGN(node_, rdma::Node::create(std::move(setup)));
   VMEM_ASSIGN(parcels_, rdma::Parcels::create(*node_));
-  DirectoryService::Config directory{.registry = config.registry};
+  DirectoryService::Config directory{.registry = opener_of(config.registry)};
   VMEM_ASSIGN(directory.tenant, tenant_of(own));
   directory.fence = &fence_;
   VMEM_ASSIGN(directory_, DirectoryService::create(*node_, *parcels_, std::move(directory)));

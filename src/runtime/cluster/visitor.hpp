@@ -32,7 +32,7 @@ class Visitor {
   Status start(const Config& config, std::uint64_t most_us);
 
   SteadyClock clock_;
-  Fence fence_;
+  Fence fence_{clock_};
   // In the order of use: a later member calls an earlier one.
   std::unique_ptr<rdma::Node> node_;
   std::unique_ptr<rdma::Parcels> parcels_;

@@ -213,7 +213,7 @@ Status Daemon::start_joint(const DaemonOptions& options, const NodeConfig& node)
   copies_bytes_ = options.copies_bytes / kGranuleBytes * kGranuleBytes;
   shelf_ = std::make_unique<PageShelf>(*node_, PageShelf::Config{.bytes = copies_bytes_});
   JointRegions::Config config;
-  config.directory.registry = {options.cluster, options.certificates};
+  config.directory.registry = opener_of({options.cluster, options.certificates});
   VMEM_ASSIGN(config.directory.tenant, tenant_of(node));
   config.directory.copies = copies_bytes_ == 0 ? nullptr : shelf_.get();
   config.directory.fence = &fence_;

@@ -94,7 +94,7 @@ class Daemon {
   std::unique_ptr<rdma::Node> node_;
   std::unique_ptr<rdma::MemoryService> service_;
   // Of a cluster, or null: in the order of use, a later member calls an earlier one.
-  Fence fence_;
+  Fence fence_{clock_};
   std::atomic<bool> over_ = false;
   // Only for the member's thread.
   std::optional<cluster::DrainOrder> drain_;

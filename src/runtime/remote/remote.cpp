@@ -153,7 +153,7 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
 // While this node is no member yet, it must not act as one.
 Status Remote::start_joint(const Options& options, const std::function<void()>& on_ready) {
   JointRegions::Config config;
-  config.directory.registry = {options.cluster, options.certificates};
+  config.directory.registry = opener_of({options.cluster, options.certificates});
   config.directory.tenant = tenant_;
   config.directory.lenders = NodePaths::Lenders::the_remote_tier;
   config.directory.fence = &fence_;

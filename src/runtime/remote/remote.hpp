@@ -68,7 +68,7 @@ class Remote {
   std::string tenant_;                      // of this node, as others see it
   // Written by the member's thread before join() returns.
   std::optional<std::vector<FoundLender>> found_;
-  Fence fence_;
+  Fence fence_{clock_};
   std::mutex user_mutex_;
   // Protected by user_mutex_.
   AddressUser* user_ = nullptr;
