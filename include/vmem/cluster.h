@@ -106,6 +106,11 @@ typedef struct vmem_published_statistics {
   uint64_t cache_limit_bytes; /**< option published_cache, at most all of host memory */
   uint64_t dropped_pages;     /**< copies that were released for that limit */
   uint64_t dropped_bytes;     /**< of dropped_pages */
+  uint64_t disk_cached_bytes; /**< copies on disks of this program (option nvme) */
+  /** Now: option published_cache_disk, at most what this program's own pages leave. */
+  uint64_t disk_cache_limit_bytes;
+  uint64_t disk_stored_pages; /**< copies that were written to disks */
+  uint64_t disk_loaded_pages; /**< loaded from such a copy, instead of fetched */
 } vmem_published_statistics;
 /**
  * A snapshot. Counters that change meanwhile need not agree.

@@ -59,6 +59,10 @@ class _Statistics(ctypes.Structure):
             "cache_limit_bytes",
             "dropped_pages",
             "dropped_bytes",
+            "disk_cached_bytes",
+            "disk_cache_limit_bytes",
+            "disk_stored_pages",
+            "disk_loaded_pages",
         )
     ]
 

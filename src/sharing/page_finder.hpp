@@ -18,6 +18,7 @@ namespace vmem::sharing {
 struct PageSources {
   std::vector<NodeId> nodes;  // in the order in which to ask them
   std::uint32_t fetch = 0;    // the finder's number for what is fetched from them
+  bool last = false;          // one node has the page, and that is not its publisher
 };
 
 class PageFinder {

@@ -14,6 +14,7 @@ using rdma::PeerId;
 using rdma::wire::Answer;
 using rdma::wire::Kind;
 using rdma::wire::Order;
+using tiers::CameFrom;
 using tiers::Outcome;
 using tiers::Workers;
 using State = SharedJob::State;
@@ -122,6 +123,7 @@ void SharedJobs::found(const SharedJobRef& job, Result<PageSources> sources) {
   }
   if (sources->nodes.empty()) {
     std::memset(job->transfer.host, 0, job->transfer.bytes);
+    job->came_from = CameFrom::here;
     return complete(job, Outcome::done);
   }
   job->sources = *std::move(sources);
@@ -234,7 +236,9 @@ void SharedJobs::checked(const SharedJobRef& job, NodeId from, Came came, bool g
   }
   if (came == Came::reused) {
     ++counters_.reused;
+    job->came_from = CameFrom::here;
   } else {
+    if (job->sources.last) job->came_from = CameFrom::last_source;
     ++counters_.pages;
     counters_.bytes += job->page.bytes;
   }
@@ -252,6 +256,7 @@ void SharedJobs::complete(const SharedJobRef& job, Outcome outcome) {
   tiers::Completion completion;
   completion.id = job->transfer.id;
   completion.outcome = outcome;
+  completion.came_from = job->came_from;
   if (outcome != Outcome::done) completion.error = job->error;
   jobs_.remove(job);
   parts_.ledger.complete(std::move(completion), tiers::Direction::load);

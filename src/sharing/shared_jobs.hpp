@@ -58,6 +58,7 @@ struct SharedJob {
   // finding: the finder has a weak reference, and may answer when the job is over.
   enum class State : std::uint8_t { waiting, finding, working } state = State::waiting;
   rdma::PageCallId call{};  // the last fetch
+  tiers::CameFrom came_from = tiers::CameFrom::anywhere;
   Error error;
 };
 using SharedJobRef = std::shared_ptr<SharedJob>;

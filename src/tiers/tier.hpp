@@ -88,6 +88,10 @@ std::uint64_t next_transfer_id();
 // lost: of loads; the page's bytes are gone, proved by a checksum or by the end of who had them.
 enum class Outcome : std::uint8_t { done, failed, lost };
 
+// Of loads from other nodes. here: no bytes came, as the page is zeros or was made of what this
+// process has. last_source: one node has the page besides this one, and that is not its publisher.
+enum class CameFrom : std::uint8_t { anywhere, here, last_source };
+
 struct Completion {
   std::uint64_t id = 0;
   Outcome outcome = Outcome::done;
@@ -97,6 +101,7 @@ struct Completion {
   // Of a stream-ordered tier, with `if_changed` and `changed`: so many bytes were copied, in pieces
   // that differed.
   std::uint64_t changed_bytes = 0;
+  CameFrom came_from = CameFrom::anywhere;
 };
 
 struct TierInfo {

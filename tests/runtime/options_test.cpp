@@ -335,6 +335,23 @@ TEST_F(OptionsTest, TheCacheOfPublishedPagesIsASizeOrAPartOfHostMemoryInACluster
   EXPECT_EQ(Options{}.published_cache.of(1000), 500u);
 }
 
+TEST_F(OptionsTest, TheCacheOfPublishedPagesOnDisksNeedsDisksInACluster) {
+  EXPECT_THAT(refusal({{"published_cache_disk", "1GiB"}, {"nvme", "/tmp"}}),
+              AllOf(HasSubstr("published_cache_disk=1GiB"), HasSubstr("give cluster")));
+  EXPECT_THAT(refusal({{"published_cache_disk", "1GiB"}, {"cluster", "etcd://127.0.0.1:1/lab"}}),
+              AllOf(HasSubstr("published_cache_disk=1GiB"), HasSubstr("give nvme")));
+  const auto bytes = [](const char* value) {
+    const auto resolved = resolve_options(
+        Given{{"published_cache_disk", value}, {"cluster", "etcd://127.0.0.1:1/lab"}, {"nvme", "/tmp:1GiB"}});
+    EXPECT_TRUE(resolved);
+    return resolved->published_cache_disk;
+  };
+  EXPECT_EQ(bytes("64MiB"), std::uint64_t{64} << 20);
+  EXPECT_EQ(bytes("0"), 0u);
+  EXPECT_EQ(bytes("auto"), std::nullopt);
+  EXPECT_EQ(Options{}.published_cache_disk, std::nullopt);
+}
+
 TEST_F(OptionsTest, ALeaseIsForMembersOfACluster) {
   EXPECT_THAT(refusal({{"node_lease", "6s"}}), AllOf(HasSubstr("node_lease=6s"), HasSubstr("give cluster")));
   const auto resolved = resolve_options(Given{{"node_lease", "1min"}, {"cluster", "etcd://127.0.0.1:1/lab"}});

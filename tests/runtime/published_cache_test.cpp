@@ -1,5 +1,5 @@
-// The option published_cache: how much host memory the pages of other programs' regions hold, over
-// real sockets.
+// The options published_cache and published_cache_disk: how much host memory, and which room of
+// disks, the pages of other programs' regions hold, over real sockets.
 #include <atomic>
 #include <filesystem>
 #include <thread>
@@ -12,12 +12,25 @@ namespace {
 class PublishedCache : public PublishedApi {
  protected:
   // HBM of 16 pages.
-  vmem_status start_with(const std::string& quota, const std::string& host = "64MiB", const std::string& ahead = "8") {
+  vmem_status start_with(const std::string& quota, const std::string& host = "64MiB", const std::string& ahead = "8",
+                         const std::string& nvme = "256MiB", const std::string& on_disk = "auto") {
     return start({{"cluster", cluster()},
                   {"host", host},
                   {"published_cache", quota},
+                  {"published_cache_disk", on_disk},
                   {"prefetch", ahead},
-                  {"nvme", disk() + ":256MiB"}});
+                  {"nvme", disk() + ":" + nvme}});
+  }
+  // Pages that were fetched meanwhile.
+  std::uint64_t scan(std::uint64_t pages) {
+    const std::uint64_t before = shared().fetched_pages;
+    for (std::uint64_t page = 0; page < pages; ++page) EXPECT_OK(read_page(page, 3));
+    return shared().fetched_pages - before;
+  }
+  // 16: as many as are written before it is known what the disks deliver.
+  static constexpr std::uint64_t kTried = 16;
+  static bool has_stored(std::uint64_t pages) {
+    return within(std::chrono::milliseconds(5000), [&] { return shared().disk_stored_pages >= pages; });
   }
   std::string disk() {
     if (disk_.empty()) {
@@ -171,6 +184,76 @@ TEST_F(PublishedCache, ALimitBeyondHostMemoryLeavesTheProgramsPagesTheirRoom) {
     expect_pages(20);
   }
   EXPECT_EQ(stats().spilled_bytes, 0u);
+}
+
+TEST_F(PublishedCache, WhatIsFetchedAgainComesFromTheDisksTheThirdTime) {
+  constexpr std::uint64_t kPages = 60;
+  const auto publisher = publisher_of("table", kPages);
+  ASSERT_OK(start_with("16MiB", "64MiB", "0"));
+  ASSERT_OK(open("table"));
+  EXPECT_EQ(shared().disk_cache_limit_bytes, 256 * kMiB / 5 * 4 + 1) << "four fifths";
+  EXPECT_EQ(scan(kPages), kPages);
+  EXPECT_EQ(shared().disk_stored_pages, 0u) << "scanned once";
+  EXPECT_EQ(scan(kPages), kPages);
+  ASSERT_TRUE(has_stored(kTried));
+  EXPECT_EQ(shared().disk_cached_bytes, kTried * kPage);
+  EXPECT_EQ(scan(kPages), kPages - kTried);
+  EXPECT_EQ(shared().disk_loaded_pages, kTried);
+  EXPECT_EQ(stats().nvme_used_bytes, 0u) << "of this program's own pages";
+  EXPECT_EQ(stats().spilled_bytes, 0u);
+  for (std::uint64_t page = 0; page < kPages; ++page) {
+    ASSERT_OK(use(page));
+    ASSERT_OK(read_page(page, 3));
+  }
+  EXPECT_EQ(shared().mismatches, 0u);
+  ASSERT_OK(vmem_close(base, nullptr, 0));
+  EXPECT_TRUE(within(std::chrono::milliseconds(5000), [] { return shared().disk_cached_bytes == 0; }));
+}
+
+// Of 16 pages on disk copies have 12. HBM and host memory hold 24 of this program's 30.
+TEST_F(PublishedCache, CopiesOnDisksLeaveTheProgramsPagesTheirRoom) {
+  constexpr std::uint64_t kPages = 40, kOwn = 30;
+  const auto publisher = publisher_of("table", kPages);
+  ASSERT_OK(start_with("8MiB", "16MiB", "0", "32MiB"));
+  ASSERT_OK(open("table"));
+  std::byte* const table = base;
+  for (int round = 0; round < 2; ++round) scan(kPages);
+  ASSERT_TRUE(has_stored(12));
+  EXPECT_EQ(shared().disk_cached_bytes, 12 * kPage);
+  hold_pages(kOwn);
+  std::byte* const own = base;
+  for (int round = 0; round < 2; ++round) {
+    base = own;
+    expect_pages(kOwn);
+    base = table;
+    scan(kPages);
+  }
+  EXPECT_GT(stats().spilled_bytes, 0u);
+  EXPECT_GE(stats().nvme_used_bytes, 6 * kPage);
+  EXPECT_LE(shared().disk_cached_bytes + stats().nvme_used_bytes, 16 * kPage);
+  base = own;
+  expect_pages(kOwn);
+}
+
+TEST_F(PublishedCache, NothingIsWrittenToDisksWhereTheirCacheIsOff) {
+  const auto publisher = publisher_of("table", 40);
+  ASSERT_OK(start_with("8MiB", "64MiB", "0", "256MiB", "0"));
+  ASSERT_OK(open("table"));
+  for (int round = 0; round < 3; ++round) EXPECT_EQ(scan(40), 40u);
+  EXPECT_EQ(shared().disk_stored_pages, 0u);
+  EXPECT_EQ(shared().disk_cache_limit_bytes, 0u);
+}
+
+TEST_F(PublishedCache, APageWhosePublisherIsGoneIsReadFromTheDisk) {
+  constexpr std::uint64_t kPages = 40;
+  auto publisher = publisher_of("table", kPages);
+  ASSERT_OK(start_with("8MiB", "64MiB", "0"));
+  ASSERT_OK(open("table"));
+  for (int round = 0; round < 2; ++round) scan(kPages);
+  ASSERT_TRUE(has_stored(kTried));
+  publisher->process().signal(SIGKILL);
+  publisher->process().wait();
+  for (std::uint64_t page = 0; page < kTried; ++page) EXPECT_OK(read_page(page, 3));
 }
 
 TEST_F(PublishedCache, BadValuesAreNamed) {

@@ -56,6 +56,18 @@ TEST_F(Sharing, APageThatIsTheSameAsInTheVersionBeforeIsNotSent) {
   EXPECT_EQ(own.lent_out, 0);
 }
 
+TEST_F(Sharing, ALoadSaysWhetherBytesCameAndFromTheLastSource) {
+  for (const std::uint32_t page : {1u, 3u, 4u}) at(kFirst).holder.hold(page);
+  own.hold(3);
+  finder.where[1] = finder.where[3] = finder.where[4] = {kFirst};
+  finder.last = {4};
+  open(pagetable::Serial{4});
+  EXPECT_EQ(load(1).came_from, tiers::CameFrom::anywhere);
+  EXPECT_EQ(load(2).came_from, tiers::CameFrom::here) << "zeros";
+  EXPECT_EQ(load(3).came_from, tiers::CameFrom::here) << "of the version before";
+  EXPECT_EQ(load(4).came_from, tiers::CameFrom::last_source);
+}
+
 TEST_F(Sharing, APageThatHasChangedSinceTheVersionBeforeIsSent) {
   for (const std::uint32_t page : {1u, 2u}) at(kFirst).holder.hold(page);
   own.hold(1);

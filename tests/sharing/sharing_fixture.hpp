@@ -86,7 +86,8 @@ class Finder final : public PageFinder, public rdma::LinkUser {
     ++finds;
     if (silent) return unanswered.push_back(std::move(found));
     if (nowhere.contains(page.page)) return found(fail(VMEM_ERROR_LOST, "no node has it"));
-    PageSources sources{.nodes = where[page.page], .fetch = std::uint32_t(finds)};
+    PageSources sources{
+        .nodes = where[page.page], .fetch = std::uint32_t(finds), .last = last.contains(page.page)};
     std::erase_if(sources.nodes, [&](NodeId node) { return reported.contains({page.page, node}); });
     if (sources.nodes.empty() && !where[page.page].empty()) return found(fail(VMEM_ERROR_LOST, "all said no"));
     found(std::move(sources));
@@ -108,6 +109,7 @@ class Finder final : public PageFinder, public rdma::LinkUser {
   std::map<NodeId, rdma::LinkId> by_node;
   std::map<std::uint32_t, std::vector<NodeId>> where;
   std::set<std::uint32_t> nowhere;  // pages that no node has
+  std::set<std::uint32_t> last;     // pages that one node has, not their publisher
   std::set<std::pair<std::uint32_t, NodeId>> reported;
   std::vector<std::uint32_t> arrived, own_lost;
   std::vector<Found> unanswered;

@@ -67,6 +67,7 @@ Result<std::unique_ptr<MemoryStack>> MemoryStack::start(const Options& options,
   VMEM_TRY(stack->start_gds(devices));
   VMEM_TRY(stack->start_disk());
   VMEM_TRY(stack->start_remote());
+  stack->start_copies();
   stack->start_files();
   return stack;
 }
@@ -137,6 +138,14 @@ Status MemoryStack::start_remote() {
   return {};
 }
 
+void MemoryStack::start_copies() {
+  if (!disk_ || !remote_ || remote_->joint() == nullptr || options_.published_cache_disk == 0) return;
+  sharing::DiskCopies::Config config{.on_ready = wake_};
+  config.limit_bytes = options_.published_cache_disk.value_or(config.limit_bytes);
+  copies_ = std::make_unique<sharing::DiskCopies>(remote_->joint()->tier(), *disk_, clock_, std::move(config));
+  remote_->joint()->keep_copies(copies_.get());
+}
+
 // The tier's thread and queue start with the first mapping.
 void MemoryStack::start_files() {
   tiers::FileTier::Config config;
@@ -147,27 +156,31 @@ void MemoryStack::start_files() {
   files_ = std::make_unique<tiers::FileTier>(std::move(config));
 }
 
+// Without what copies of other nodes' pages take. REQUIRES: the option nvme.
+tiers::Tier& MemoryStack::disks() const { return copies_ ? copies_->disks() : *disk_; }
+
 // Other nodes' memory before this node's disks, unless these are measured to be faster.
 tiers::Tier* MemoryStack::below_host() {
   if (!remote_) return disk_.get();
   if (!disk_) return &remote_->tier();
   if (!below_)
-    below_ = std::make_unique<tiers::StackedTier>(std::vector<tiers::Tier*>{&remote_->tier(), disk_.get()}, &clock_);
+    below_ = std::make_unique<tiers::StackedTier>(std::vector<tiers::Tier*>{&remote_->tier(), &disks()}, &clock_);
   return below_.get();
 }
 
 tiers::Tier& MemoryStack::sources() {
   if (!remote_ || remote_->joint() == nullptr) return *files_;
-  if (!sources_)
-    sources_ = std::make_unique<tiers::StackedTier>(std::vector<tiers::Tier*>{files_.get(), &remote_->joint()->tier()});
+  tiers::Tier* const nodes = copies_ ? &copies_->sources() : &remote_->joint()->tier();
+  if (!sources_) sources_ = std::make_unique<tiers::StackedTier>(std::vector<tiers::Tier*>{files_.get(), nodes});
   return *sources_;
 }
 
 // The mover counts one tier below host memory; this tells disks from nodes.
 void MemoryStack::add_to(vmem_statistics& out) const {
-  const tiers::TierUsage disk = disk_ ? disk_->usage() : tiers::TierUsage{};
+  const tiers::TierUsage disk = disk_ ? disks().usage() : tiers::TierUsage{};
   out.nvme_budget_bytes = disk.budget_bytes;
   out.nvme_used_bytes = disk.used_bytes;
+  if (copies_) out.metadata_bytes += copies_->statistics().metadata_bytes;
   if (disk_) add_compression(disk_->compression(), out);
   if (remote_) remote_->add_to(out);
 }
@@ -176,6 +189,7 @@ void MemoryStack::add_to(vmem_statistics& out) const {
 bool MemoryStack::quarantine() {
   below_.reset();
   sources_.reset();
+  copies_.reset();
   remote_.reset();
   const bool disk = disk_ && disk_->quarantined(), files = files_ && files_->quarantined();
   if (!disk && !files) return false;

@@ -11,6 +11,7 @@
 #include "runtime/assembly/devices.hpp"
 #include "runtime/options/options.hpp"
 #include "runtime/remote/remote.hpp"
+#include "sharing/disk_copies.hpp"
 #include "tiers/disk/disk_tier.hpp"
 #include "tiers/file/file_tier.hpp"
 #include "tiers/io/gds_reader.hpp"
@@ -47,7 +48,9 @@ class MemoryStack {
   Status start_gds(const Devices& devices);
   Status start_disk();
   Status start_remote();
+  void start_copies();
   void start_files();
+  tiers::Tier& disks() const;
 
   const Options& options_;
   const std::shared_ptr<const gpu::Driver> driver_;
@@ -59,6 +62,7 @@ class MemoryStack {
   std::unique_ptr<tiers::DiskTier> disk_;  // with the option nvme
   std::unique_ptr<tiers::FileTier> files_;
   std::unique_ptr<Remote> remote_;               // with the option remote
+  std::unique_ptr<sharing::DiskCopies> copies_;  // in a cluster, with disks
   std::unique_ptr<tiers::StackedTier> below_;    // with both
   std::unique_ptr<tiers::StackedTier> sources_;  // in a cluster
 };

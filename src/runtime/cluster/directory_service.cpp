@@ -253,7 +253,11 @@ void DirectoryService::on(Answered& event) {
   if (event.run.state == PageState::lost)
     return found(fail(VMEM_ERROR_LOST, fmt::format("no node has page {} of the published region '{}' any more",
                                                    page.page, name_of(event.serial))));
-  found(sharing::PageSources{.nodes = std::move(event.run.nodes), .fetch = static_cast<std::uint32_t>(event.fetch)});
+  const StoredRegion* const region = directory_->regions().find(event.serial);
+  std::vector<NodeId>& nodes = event.run.nodes;
+  const bool last = nodes.size() == 1 && region != nullptr && region->record.publisher != nodes.front();
+  found(sharing::PageSources{
+      .nodes = std::move(nodes), .fetch = static_cast<std::uint32_t>(event.fetch), .last = last});
 }
 
 void DirectoryService::on(WantEnded& event) {

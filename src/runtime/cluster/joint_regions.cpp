@@ -22,6 +22,11 @@ void JointRegions::stop_serving() {
   server_.reset();
 }
 
+std::shared_ptr<tiers::PageSource> JointRegions::open(sharing::SharedRegion region) {
+  auto source = tier_->open(std::move(region));
+  return copies_ == nullptr ? std::move(source) : copies_->keep(std::move(source));
+}
+
 Result<std::unique_ptr<JointRegions>> JointRegions::create(rdma::Node& node, Config config) {
   std::unique_ptr<JointRegions> regions(new JointRegions);
   VMEM_ASSIGN(regions->parcels_, rdma::Parcels::create(node));

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "runtime/cluster/directory_service.hpp"
+#include "sharing/disk_copies.hpp"
 #include "sharing/page_server.hpp"
 #include "sharing/shared_tier.hpp"
 
@@ -27,6 +28,11 @@ class JointRegions {
 
   DirectoryService& directory() { return *directory_; }
   sharing::SharedTier& tier() { return *tier_; }
+  // Where pages of regions that are opened from now on get copies; null: nowhere.
+  void keep_copies(sharing::DiskCopies* copies) { copies_ = copies; }
+  const sharing::DiskCopies* copies() const { return copies_; }
+  // For a reader. The source must not outlive the tier, nor the copies.
+  std::shared_ptr<tiers::PageSource> open(sharing::SharedRegion region);
   // What this node has for others, from now on. Outlives stop_serving().
   void serve(sharing::PageHolder& holder) { pages_.holder.store(&holder, std::memory_order_release); }
   // Returns when no page is lent to the server any more, and the holder is not called again. Pages
@@ -51,6 +57,7 @@ class JointRegions {
   std::unique_ptr<DirectoryService> directory_;
   std::unique_ptr<sharing::SharedTier> tier_;
   std::unique_ptr<sharing::PageServer> server_;
+  sharing::DiskCopies* copies_ = nullptr;
 };
 
 }  // namespace vmem::runtime

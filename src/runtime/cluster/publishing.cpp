@@ -283,13 +283,13 @@ Result<Publishing::Opened> Publishing::enter(const RegionRecord& record, int dev
 }
 
 Result<Publishing::Joint> Publishing::map(const RegionRecord& record, const Key& key, int device) {
-  auto source = parts_.remote.joint()->tier().open({.name = record.name,
-                                                    .serial = page_serial(record.serial),
-                                                    .bytes = record.bytes,
-                                                    .page_bytes = record.page_bytes,
-                                                    .first_granule = std::uint32_t(record.first_granule),
-                                                    .earlier = page_serial(record.earlier),
-                                                    .key = key});
+  auto source = parts_.remote.joint()->open({.name = record.name,
+                                             .serial = page_serial(record.serial),
+                                             .bytes = record.bytes,
+                                             .page_bytes = record.page_bytes,
+                                             .first_granule = std::uint32_t(record.first_granule),
+                                             .earlier = page_serial(record.earlier),
+                                             .key = key});
   VMEM_ASSIGN(Region* const region,
               parts_.regions.map(tiers::StackedTier::source_of(kSharedTier, std::move(source)), device));
   Joint joint{.serial = record.serial,
@@ -377,6 +377,13 @@ Status Publishing::add_to(vmem_published_statistics& out) const {
   out.cache_limit_bytes = request.published.quota_bytes;
   out.dropped_pages = request.published.dropped_pages;
   out.dropped_bytes = request.published.dropped_bytes;
+  if (const sharing::DiskCopies* const copies = parts_.remote.joint()->copies()) {
+    const sharing::DiskCopies::Statistics on_disk = copies->statistics();
+    out.disk_cached_bytes = on_disk.bytes;
+    out.disk_cache_limit_bytes = on_disk.limit_bytes;
+    out.disk_stored_pages = on_disk.stored_pages;
+    out.disk_loaded_pages = on_disk.loaded_pages;
+  }
   const sharing::PageServer::Statistics sent = parts_.remote.joint()->served();
   const sharing::SharedCounters came = parts_.remote.joint()->tier().statistics();
   out.sent_pages = sent.pages;

@@ -185,7 +185,7 @@ Status Resolution::check_remote() const {
     return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} names nodes, and {} finds them: drop one of them",
                                                        describe("remote"), describe("cluster")));
   }
-  for (const std::string_view name : {"advertise", "node_lease", "published_cache"}) {
+  for (const std::string_view name : {"advertise", "node_lease", "published_cache", "published_cache_disk"}) {
     if (!options_.cluster.empty() || !is_set(name)) continue;
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} would have no effect: it is for members of a cluster; give cluster, or drop it",
@@ -218,10 +218,11 @@ Status Resolution::check_contradictions() const {
                             describe("strict"), describe("drained")));
   }
   VMEM_TRY(check_remote());
-  if (options_.nvme_poll && options_.nvme.empty()) {
-    return fail(
-        VMEM_ERROR_INVALID_OPTION,
-        fmt::format("{} would have no effect: no directory is named; give nvme, or drop it", describe("nvme_poll")));
+  for (const std::string_view name : {"nvme_poll", "published_cache_disk"}) {
+    const bool wanted = name == "nvme_poll" ? options_.nvme_poll : options_.published_cache_disk.value_or(0) != 0;
+    if (!wanted || !options_.nvme.empty()) continue;
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} would have no effect: no directory is named; give nvme, or drop it", describe(name)));
   }
   if (options_.drained && !options_.nvme.empty()) {
     return fail(VMEM_ERROR_INVALID_OPTION,

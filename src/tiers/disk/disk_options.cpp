@@ -88,8 +88,21 @@ Option<DiskOptions> gds_option() {
       });
 }
 
+Option<DiskOptions> published_cache_disk_option() {
+  return automatic_size_option(
+      {.name = "published_cache_disk",
+       .values = "auto, or a size such as 100GiB; 0: none",
+       .only_with = "cluster",
+       .help = "Most room of nvme for copies of pages that other nodes published and that were fetched more than "
+               "once, while the disks are the faster source. auto: what the program's own pages leave of four fifths "
+               "of nvme. Those pages come first."},
+      &DiskOptions::published_cache_disk, {.most = 4096 * kTiB});
+}
+
 }  // namespace
 
-std::vector<Option<DiskOptions>> disk_options() { return {nvme_option(), nvme_poll_option(), gds_option()}; }
+std::vector<Option<DiskOptions>> disk_options() {
+  return {nvme_option(), nvme_poll_option(), gds_option(), published_cache_disk_option()};
+}
 
 }  // namespace vmem

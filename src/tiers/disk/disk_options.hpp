@@ -27,6 +27,8 @@ struct DiskOptions {
   // --nvme-poll: on: a kernel thread polls for requests and disks
   bool nvme_poll = false;
   Gds gds = Gds::automatic;  // --gds: pages of files directly to HBM
+  // --published-cache-disk: for copies of pages that other nodes published; "auto": see its help
+  std::optional<std::uint64_t> published_cache_disk;
 };
 
 std::vector<Option<DiskOptions>> disk_options();
