@@ -86,8 +86,7 @@ class Finder final : public PageFinder, public rdma::LinkUser {
     ++finds;
     if (silent) return unanswered.push_back(std::move(found));
     if (nowhere.contains(page.page)) return found(fail(VMEM_ERROR_LOST, "no node has it"));
-    PageSources sources{
-        .nodes = where[page.page], .fetch = std::uint32_t(finds), .last = last.contains(page.page)};
+    PageSources sources{.nodes = where[page.page], .fetch = std::uint32_t(finds), .last = last.contains(page.page)};
     std::erase_if(sources.nodes, [&](NodeId node) { return reported.contains({page.page, node}); });
     if (sources.nodes.empty() && !where[page.page].empty()) return found(fail(VMEM_ERROR_LOST, "all said no"));
     found(std::move(sources));

@@ -256,8 +256,8 @@ void DirectoryService::on(Answered& event) {
   const StoredRegion* const region = directory_->regions().find(event.serial);
   std::vector<NodeId>& nodes = event.run.nodes;
   const bool last = nodes.size() == 1 && region != nullptr && region->record.publisher != nodes.front();
-  found(sharing::PageSources{
-      .nodes = std::move(nodes), .fetch = static_cast<std::uint32_t>(event.fetch), .last = last});
+  found(
+      sharing::PageSources{.nodes = std::move(nodes), .fetch = static_cast<std::uint32_t>(event.fetch), .last = last});
 }
 
 void DirectoryService::on(WantEnded& event) {
