@@ -165,7 +165,6 @@ Mover::Next Mover::step() {
       parts_.ahead.promote();
     }
     parts_.host.hold_quota();
-    parts_.committer.follow_need();
     if (parts_.core.config.spill != nullptr) parts_.spill.ahead(parts_.committer.largest_page());
   }
   parts_.residency.find_all_resident();

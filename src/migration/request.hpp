@@ -14,7 +14,6 @@
 
 #include "base/status.hpp"
 #include "migration/attempt.hpp"
-#include "migration/growth.hpp"
 #include "migration/region_kind.hpp"
 #include "migration/streams.hpp"
 #include "pagetable/region.hpp"
@@ -143,7 +142,6 @@ struct AllocateRequest final : Request {
   Status add_region(MoverParts& parts, std::uint64_t backed, std::uint32_t shift);
   void undo(MoverParts& parts, std::uint64_t charged);
   Patience patience_;         // for memory that ending regions still hold
-  Growth growth_;
   pagetable::RegionId id_;    // the region's
   std::uint32_t mapped_ = 0;  // pages mapped so far
 };
@@ -160,7 +158,6 @@ struct ExtendRequest final : Request {
 
  private:
   Patience patience_;  // for memory that ending regions still hold
-  Growth growth_;
   bool committed_ = false;
   std::uint32_t mapped_ = 0;  // the next page to map
 };
@@ -177,7 +174,6 @@ struct CommitRequest final : Request {
 
  private:
   Patience patience_;  // for memory that ending regions still hold
-  Growth growth_;
 };
 
 struct FreeRequest final : Request {

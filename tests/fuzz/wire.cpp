@@ -27,12 +27,8 @@ void check(ConstBytes message) {
   require(!kind_name(parsed->header.kind).empty(), "only known kinds are accepted");
   const auto written = write(parsed->header, parsed->body);
   require(written && equal(*written, message), "what was parsed is written the same");
-  for (const std::uint16_t version : {kProtocolVersion - 1, +kProtocolVersion}) {
-    if (const auto ask = read_ask(parsed->body, version))
-      require(equal(encode(*ask, version), parsed->body), "an ask is read and written byte for byte");
-    if (const auto lent = read_lent(parsed->body, version))
-      require(equal(encode(*lent, version), parsed->body), "a lease is read and written byte for byte");
-  }
+  read<Ask>(parsed->body);
+  read<Lent>(parsed->body);
   read<End>(parsed->body);
   read<PageAt>(parsed->body);
   read<Reply>(parsed->body);

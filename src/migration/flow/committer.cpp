@@ -16,14 +16,9 @@
 
 namespace vmem::migration {
 
-Memories Committer::memories(Room below) const {
+Memories Committer::memories() const {
   Memories all{.host_bytes = core_.config.backing->usage().budget_bytes};
-  const tiers::GrowingTier* const growing = core_.abilities.spill.growing;
-  if (growing != nullptr && below == Room::obtainable) {
-    all.below = growing->obtainable_places();
-  } else if (core_.config.spill != nullptr) {
-    all.below = core_.config.spill->places();
-  }
+  if (core_.config.spill != nullptr) all.below = core_.config.spill->places();
   for (const PeerTier& each : core_.config.peer_tiers) all.lent_bytes.push_back(lent_for_certain(devices_, each));
   for (const Device& device : devices_.all()) {
     std::uint64_t lenders = 0;
@@ -56,19 +51,14 @@ std::uint64_t Committer::largest_page() const {
   return largest;
 }
 
-Status Committer::commit(Device& device, std::uint64_t bytes, const PageSizes& pages, Growth& growth) {
-  const tiers::GrowingTier* const growing = core_.abilities.spill.growing;
-  // Before the budget is read: else the answer might come between the two.
-  const bool answered = growing == nullptr || !growth.ticket || growing->was_answered(*growth.ticket);
+Status Committer::commit(Device& device, std::uint64_t bytes, const PageSizes& pages) {
   device.committed_bytes += bytes;  // the memory that others lend depends on it
-  growth.waits = false;
   Memories all;
   std::optional<Shortfall> missing;
   const bool had = ran_within_memory([&] {
     all = memories();
     missing = shortfall(all, pages);
-    if (!missing) return lending_.balance(device);
-    grow(growth, answered, all, pages);
+    if (!missing) lending_.balance(device);
   });
   if (had && !missing) return {};
   device.committed_bytes -= bytes;
@@ -76,33 +66,7 @@ Status Committer::commit(Device& device, std::uint64_t bytes, const PageSizes& p
   return commit_error(device, bytes, pages, all, *missing);
 }
 
-// Once the others have answered, asks again only if they gave something: parts of the budget waste
-// some, so that what was granted may still be too little.
-void Committer::grow(Growth& growth, bool answered, const Memories& all, const PageSizes& pages) {
-  tiers::GrowingTier* const growing = core_.abilities.spill.growing;
-  if (growing == nullptr) return;
-  const std::uint64_t below = std::accumulate(all.below.begin(), all.below.end(), std::uint64_t{0});
-  growth.waits = !answered || !growth.ticket || below > growth.below_bytes;
-  if (!growth.waits || (growth.ticket && !answered)) return;
-  growth.ticket = growing->need(needed_below(all, pages));
-  growth.below_bytes = below;
-}
-
-void Committer::follow_need() {
-  tiers::GrowingTier* const growing = core_.abilities.spill.growing;
-  if (growing == nullptr) return;
-  std::array<std::uint64_t, 3> now{0, 0, growing->changes()};
-  for (const Device& device : devices_.all()) {
-    now[0] += device.committed_bytes;
-    now[1] += hbm_in_all(device);
-  }
-  if (now == followed_) return;
-  (void)growing->need(needed_below(memories(), page_sizes_with(page_sizes().largest)));
-  followed_ = now;
-}
-
-Status Committer::commit_transit(Device& device, std::uint64_t page_bytes, const tiers::PageSource& source,
-                                 Growth& growth) {
+Status Committer::commit_transit(Device& device, std::uint64_t page_bytes, const tiers::PageSource& source) {
   const std::uint64_t host = core_.config.backing->usage().budget_bytes;
   if (page_bytes > host) {
     return fail(VMEM_ERROR_OUT_OF_MEMORY,
@@ -112,7 +76,7 @@ Status Committer::commit_transit(Device& device, std::uint64_t page_bytes, const
   PageSizes pages = page_sizes();
   pages.wanted = page_bytes;
   pages.in_files = std::max(pages.in_files, page_bytes);
-  auto committed = commit(device, 0, pages, growth);
+  auto committed = commit(device, 0, pages);
   if (committed) return {};
   Error error = std::move(committed).error();
   error.message =
@@ -126,14 +90,12 @@ Status Committer::commit_error(const Device& device, std::uint64_t bytes, const 
   const bool lent = !all.lent_bytes.empty(), below = core_.config.spill != nullptr;
   const std::uint64_t below_bytes = std::accumulate(all.below.begin(), all.below.end(), std::uint64_t{0});
   const bool nodes = below && core_.config.spill->info().name.contains("remote");
-  const tiers::GrowingTier* const growing = core_.abilities.spill.growing;
-  const std::string shortage = growing == nullptr ? "" : growing->shortage();
   return fail(
       VMEM_ERROR_OUT_OF_MEMORY,
       fmt::format(
           "{} asked for on device {}, where {} are allocated and HBM can hold {} of {}: {} would have to fit into "
           "{}host memory{}, which can hold {} of {} (pages in transit take the rest); free something, or raise --hbm, "
-          "--host{}{}{}",
+          "--host{}{}",
           format_bytes(bytes), device.config.ordinal, format_bytes(device.committed_bytes),
           format_bytes(usable_hbm_bytes(hbm, pages)), format_bytes(hbm), format_bytes(missing.overflow),
           lent ? fmt::format("what other GPUs lend, {}, and ", format_bytes(missing.lent)) : std::string(),
@@ -141,8 +103,7 @@ Status Committer::commit_error(const Device& device, std::uint64_t bytes, const 
                               format_bytes(below_bytes))
                 : std::string(),
           format_bytes(missing.host_and_below), format_bytes(all.host_bytes + below_bytes), lent ? ", --peers" : "",
-          nodes ? ", --borrow or --nvme, or name another node with --remote" : ", --nvme or --remote",
-          shortage.empty() ? "" : fmt::format(" (other nodes have no more room: {})", shortage)));
+          nodes ? ", --borrow or --nvme, or name another node with --remote" : ", --nvme or --remote"));
 }
 
 // The device's HBM with all of its own lending reclaimed, except what other processes withhold.

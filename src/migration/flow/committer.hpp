@@ -2,14 +2,11 @@
 // every page has a place.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <optional>
 #include <unordered_map>
 
 #include "migration/core.hpp"
 #include "migration/flow/lending.hpp"
-#include "migration/growth.hpp"
 #include "migration/place/below.hpp"
 #include "migration/place/commitments.hpp"
 #include "migration/place/devices.hpp"
@@ -30,16 +27,12 @@ class Committer {
   PageCounts& counts(std::uint64_t page_bytes) { return counts_[page_bytes]; }
   std::uint64_t largest_page() const;  // of live regions
 
-  // What tiers below have, or could get.
-  enum class Room : std::uint8_t { granted, obtainable };
-  Memories memories(Room below = Room::granted) const;  // includes the commitments
+  Memories memories() const;  // includes the commitments
   PageSizes page_sizes_with(std::uint64_t wanted) const;
   // Errors: OUT_OF_MEMORY.
-  Status commit(Device& device, std::uint64_t bytes, const PageSizes& pages, Growth& growth);
+  Status commit(Device& device, std::uint64_t bytes, const PageSizes& pages);
   // Pages of files need room while they pass through host memory, and no other.
-  Status commit_transit(Device& device, std::uint64_t page_bytes, const tiers::PageSource& source, Growth& growth);
-  // Tells a tier whose budget grows how much is needed now.
-  void follow_need();
+  Status commit_transit(Device& device, std::uint64_t page_bytes, const tiers::PageSource& source);
   // Creates slots ahead: for what exceeds HBM, and before anything does,
   // MoverConfig::backing_ahead_bytes. Without a value: what undeclared pages take beyond half of
   // HBM, at most another half.
@@ -48,7 +41,6 @@ class Committer {
   void expect_first_slots(std::uint64_t page_bytes);
 
  private:
-  void grow(Growth& growth, bool answered, const Memories& all, const PageSizes& pages);
   // The part of the pages that gets slots before HBM overflows.
   struct Ahead {
     double of_declared = 0, of_undeclared = 0;
@@ -65,8 +57,6 @@ class Committer {
   const Below& below_;
   Lending& lending_;
   std::unordered_map<std::uint64_t, PageCounts> counts_;  // by page size
-  // What the need was computed from last: bytes that are committed, and in HBM; the tier's changes.
-  std::array<std::uint64_t, 3> followed_{};
 };
 
 }  // namespace vmem::migration

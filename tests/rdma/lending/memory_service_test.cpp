@@ -21,7 +21,7 @@ constexpr PeerId kFirst{1}, kSecond{2};
 wire::Lent last_lent(const ScriptedTransport& transport) {
   for (auto each = transport.sent.rbegin(); each != transport.sent.rend(); ++each) {
     const auto parsed = wire::parse(each->header);
-    if (parsed && parsed->header.kind == wire::Kind::allocated) return *wire::read_lent(parsed->body);
+    if (parsed && parsed->header.kind == wire::Kind::allocated) return *wire::read_body<wire::Lent>(parsed->body);
   }
   ADD_FAILURE() << "nothing was answered";
   return {};
@@ -124,7 +124,7 @@ class SteppingClock final : public Clock {
 // A node that lends 16 MiB, all to the first borrower.
 class OneRoom : public ::testing::Test {
  protected:
-  static constexpr std::uint64_t kMiB = std::uint64_t{1} << 20, kBytes = 16 * kMiB;
+  static constexpr std::uint64_t kBytes = std::uint64_t{16} << 20;
   struct Unregistered final : Slab {
     Bytes memory() const noexcept override { return {}; }
   };
@@ -151,7 +151,8 @@ class OneRoom : public ::testing::Test {
     host->step();
   }
   wire::Lent ask(std::uint64_t node) {
-    transport.says(PeerId{node}, NodeId{node}, wire::Kind::allocate, wire::encode(wire::Ask{{.memory = UINT64_MAX, .disk = UINT64_MAX, .hbm = UINT64_MAX}}));
+    transport.says(PeerId{node}, NodeId{node}, wire::Kind::allocate,
+                   wire::Ask{{.memory = UINT64_MAX, .disk = UINT64_MAX, .hbm = UINT64_MAX}});
     host->step();
     return last_lent(transport);
   }
@@ -331,7 +332,7 @@ TEST_F(DiskRoom, RoomOfALeaseThatEndsIsGivenAgainOnlyAsFarAsItIsThere) {
 // A node that lends 16 MiB of memory and 64 MiB of HBM.
 class HbmRoom : public OneRoom {
  protected:
-  static constexpr std::uint64_t kHbmBytes = 64 * kMiB;
+  static constexpr std::uint64_t kHbmBytes = std::uint64_t{64} << 20, kMiB = std::uint64_t{1} << 20;
   HbmRoom() : OneRoom(nullptr, &hbm) {}
   wire::MediumBytes told() { return last_lent(transport).bytes; }
   void lend(std::uint64_t bytes) {
@@ -359,7 +360,7 @@ TEST_F(HbmRoom, ABorrowerIsToldWhatItMayUseWhileTheOwnerLendsLessAndMoreAgain) {
 TEST_F(HbmRoom, ALeaseThatWasGrantedWhileLessWasLentGrowsAndTakesNothingOfOthers) {
   lend(16 * kMiB);
   connect(1);
-  transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::encode(wire::Ask{{.hbm = 40 * kMiB}}));
+  transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::Ask{{.hbm = 40 * kMiB}});
   host->step();
   EXPECT_EQ(told().hbm, 16 * kMiB);
   connect(2);
@@ -373,7 +374,7 @@ TEST_F(HbmRoom, ALeaseThatWasGrantedWhileLessWasLentGrowsAndTakesNothingOfOthers
 
 TEST_F(HbmRoom, AllLeasesShrinkInProportionAndAreNeverLargerThanWhatIsThere) {
   connect(1);
-  transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::encode(wire::Ask{{.hbm = 48 * kMiB}}));
+  transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::Ask{{.hbm = 48 * kMiB}});
   host->step();
   EXPECT_EQ(told(), (wire::MediumBytes{.hbm = 48 * kMiB}));
   connect(2);
@@ -384,101 +385,6 @@ TEST_F(HbmRoom, AllLeasesShrinkInProportionAndAreNeverLargerThanWhatIsThere) {
     EXPECT_GE(service.statistics().lent.hbm + 2 * kMiB, left * kMiB);
   }
   EXPECT_EQ(told().hbm, 16 * kMiB);
-}
-
-// Leases of a lender of 16 MiB that change their size.
-class Resized : public OneRoom {
- protected:
-  wire::Lent ask_for(std::uint64_t node, std::uint64_t bytes, std::vector<Extent> returned = {}) {
-    transport.says(PeerId{node}, NodeId{node}, wire::Kind::allocate, wire::encode(wire::Ask{{.memory = bytes}, std::move(returned)}));
-    host->step();
-    return last_lent(transport);
-  }
-  void wiped() {
-    for (int i = 0; i < 100; ++i) host->step();
-  }
-};
-
-TEST_F(Resized, WhoNeedsNothingYetHasALeaseAndHearsWhatThereIs) {
-  connect(1);
-  const wire::Lent lent = ask_for(1, 0);
-  EXPECT_EQ(lent.answer, wire::Answer::done);
-  EXPECT_NE(lent.lease, 0u);
-  EXPECT_EQ(lent.bytes.sum(), 0u);
-  EXPECT_EQ(lent.room.memory, kBytes);
-}
-
-TEST_F(Resized, LeasesGrowBehindWhatTheyHaveAndBeginFarApart) {
-  connect(1);
-  connect(2);
-  EXPECT_EQ(ask_for(1, 4 * kMiB).extents(), (std::vector<Extent>{{0, 4 * kMiB}}));
-  EXPECT_EQ(ask_for(2, 2 * kMiB).extents(), (std::vector<Extent>{{8 * kMiB, 2 * kMiB}}));
-  EXPECT_EQ(ask_for(1, 8 * kMiB).extents(), (std::vector<Extent>{{0, 8 * kMiB}}));
-  EXPECT_EQ(ask_for(2, 4 * kMiB).extents(), (std::vector<Extent>{{8 * kMiB, 4 * kMiB}}));
-  const wire::Lent all = ask_for(1, 64 * kMiB);
-  EXPECT_EQ(all.extents(), (std::vector<Extent>{{0, 8 * kMiB}, {12 * kMiB, 4 * kMiB}}));
-  EXPECT_EQ(all.room.memory, 0u);
-  EXPECT_EQ(all.holder, 2u) << "who has the rest";
-  EXPECT_EQ(ask_for(2, 16 * kMiB).bytes.memory, 4 * kMiB);
-  EXPECT_EQ(ask_for(1, 0).bytes.memory, 12 * kMiB) << "only what is named is returned";
-}
-
-TEST_F(Resized, MemoryThatIsReturnedIsWipedAndLentAgain) {
-  connect(1);
-  ASSERT_EQ(ask_for(1, kBytes).bytes.memory, kBytes);
-  std::ranges::fill(memory, std::byte{7});  // only what was written through the service is wiped
-  EXPECT_EQ(ask_for(1, 4 * kMiB, {{4 * kMiB, 8 * kMiB}, {12 * kMiB, 4 * kMiB}}).bytes.memory, 4 * kMiB);
-  wiped();
-  connect(2);
-  EXPECT_EQ(ask_again(2).bytes.memory, 12 * kMiB);
-  EXPECT_EQ(service.statistics().lent.memory, kBytes);
-}
-
-TEST_F(Resized, WhatALeaseDoesNotHaveIsNotTakenFromIt) {
-  connect(1);
-  connect(2);
-  ASSERT_EQ(ask_for(1, 4 * kMiB).bytes.memory, 4 * kMiB);
-  ASSERT_EQ(ask_for(2, 4 * kMiB).bytes.memory, 4 * kMiB);
-  EXPECT_EQ(ask_for(2, 0, {{0, 4 * kMiB}}).bytes.memory, 4 * kMiB) << "another's";
-  EXPECT_EQ(ask_for(1, 0, {{2 * kMiB, 4 * kMiB}}).bytes.memory, 4 * kMiB) << "half of it is free";
-  EXPECT_EQ(ask_for(1, 0, {{2 * kMiB, 2 * kMiB}}).extents(), (std::vector<Extent>{{0, 2 * kMiB}}));
-}
-
-TEST_F(Resized, AnotherHasNoMoreThanTheLimitForOneNode) {
-  service.stop();
-  MemoryService limited{{.clock = &clock, .memory = memory, .client_bytes = 6 * kMiB}};
-  ASSERT_TRUE(limited.start(*host));
-  connect(1);
-  EXPECT_EQ(ask_for(1, 4 * kMiB).room.memory, 2 * kMiB);
-  EXPECT_EQ(ask_for(1, kBytes).bytes.memory, 6 * kMiB);
-  transport.on_progress = [&] {
-    for (const PeerId each : connected_) transport.gone(each);
-    connected_.clear();
-  };
-  limited.stop();
-}
-
-TEST_F(Resized, ALenderThatDrainsGrantsNoMoreAndTakesBack) {
-  connect(1);
-  ASSERT_EQ(ask_for(1, 4 * kMiB).bytes.memory, 4 * kMiB);
-  service.set_draining(true);
-  EXPECT_EQ(ask_for(1, 8 * kMiB).bytes.memory, 4 * kMiB);
-  EXPECT_EQ(last_lent(transport).room.memory, 0u);
-  EXPECT_EQ(ask_for(1, 0, {{0, 2 * kMiB}}).bytes.memory, 2 * kMiB);
-}
-
-TEST_F(HbmRoom, OfHbmALeaseHasWhatWasAskedForLast) {
-  connect(1);
-  const auto ask_hbm = [&](std::uint64_t bytes) {
-    transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::encode(wire::Ask{{.hbm = bytes}}));
-    host->step();
-    return last_lent(transport);
-  };
-  EXPECT_EQ(ask_hbm(8 * kMiB).bytes.hbm, 8 * kMiB);
-  EXPECT_EQ(ask_hbm(40 * kMiB).bytes.hbm, 40 * kMiB);
-  EXPECT_EQ(ask_hbm(16 * kMiB).bytes.hbm, 16 * kMiB);
-  EXPECT_EQ(last_lent(transport).room.hbm, kHbmBytes - 16 * kMiB);
-  EXPECT_EQ(service.statistics().lent.hbm, 16 * kMiB);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <type_traits>
 #include <vector>
 
 #include "rdma/lending/protocol.hpp"
@@ -44,7 +43,6 @@ class ScriptedTransport : public Transport {
     says(peer, {static_cast<std::uint64_t>(node), Epoch{1}, ++sequence_}, kind, body);
   }
   template <class Body>
-    requires std::is_trivially_copyable_v<Body>
   void says(PeerId peer, NodeId node, wire::Kind kind, const Body& body) {
     says(peer, node, kind, wire::body_of(body));
   }

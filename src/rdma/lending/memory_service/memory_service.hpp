@@ -75,7 +75,7 @@ class MemoryService final : public Service {
 
   tiers::PinningTier* direct_hbm(Transport& transport) const;
   void on_ask(const Peer& from, const wire::Header& header, ConstBytes body);
-  wire::Lent answer_to(const wire::Ask& ask, const Peer& asking, std::uint64_t sequence);
+  wire::Lent answer_to(const wire::Ask& ask, const Peer& asking);
   void on_end(const Peer& from, const wire::Header& header, ConstBytes body);
   void on_release(const Peer& from, const wire::Header& header, ConstBytes body);
 
@@ -91,7 +91,7 @@ class MemoryService final : public Service {
   std::atomic<bool> draining_ = false;
   std::unique_ptr<Slab> slab_;
   LogLimit died_;
-  std::map<PeerId, std::uint64_t> asked_us_;  // when a node was answered `again` first
+  std::map<PeerId, std::uint64_t> asked_us_;  // when a node's first ask was answered `again`
   std::uint64_t look_us_ = 0;                 // next check for dead nodes and changed budgets
   tiers::Inbox inbox_{[this] { poke(); }};    // ends of the workers' work
   std::unique_ptr<tiers::Workers> workers_;

@@ -10,6 +10,9 @@
 namespace vmem::rdma {
 namespace {
 
+// Media whose usable part changes under a lease.
+constexpr std::array kRevised = {wire::Medium::disk, wire::Medium::hbm};
+
 // Bytes of pages that fit in these rooms. Two copies lie on two nodes. If only one node lends,
 // pages have one copy, as in allocate(). A node that is full still counts.
 std::uint64_t storable(std::span<const std::uint64_t> rooms, std::uint32_t replicas) {
@@ -44,7 +47,7 @@ tiers::TierUsage CopyPlacer::usage_now() const {
   std::vector<std::uint64_t> all, ready;
   for (const Room& room : rooms_) {
     std::uint64_t bytes = 0;
-    for (const LentPart& part : room.parts) bytes += room.budget(part);
+    for (const Part& part : room.parts) bytes += room.budget(part);
     if (bytes != 0) all.push_back(bytes);
     if (room.takes_pages()) ready.push_back(room.free_bytes());
   }
@@ -56,24 +59,12 @@ std::vector<std::uint64_t> CopyPlacer::places() const {
   const std::lock_guard lock(mutex_);
   if (replicas_ != 1) return {usage_now().budget_bytes};
   std::vector<std::uint64_t> all;
-  for (const Room& room : rooms_) room.add_places(all);
-  return all;
-}
-
-std::vector<std::uint64_t> CopyPlacer::obtainable_places() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::uint64_t> all, by_node;
   for (const Room& room : rooms_) {
-    room.add_places(all);
-    std::uint64_t bytes = 0;
-    for (const LentPart& part : room.parts) {
-      const std::uint64_t more = room.ready && !room.draining ? part.obtainable : 0;
-      if (more != 0) all.push_back(more);
-      bytes += room.budget(part) + more;
+    for (const Part& part : room.parts) {
+      if (const std::uint64_t bytes = room.budget(part); bytes != 0) all.push_back(bytes);
     }
-    if (bytes != 0) by_node.push_back(bytes);
   }
-  return replicas_ == 1 ? all : std::vector{storable(by_node, replicas_)};
+  return all;
 }
 
 // A page in transit may need room although none is left to commit to: without any, no page could
@@ -296,54 +287,28 @@ void CopyPlacer::give_back(const CopyPlace& copy, std::uint64_t bytes) {
 
 // ---- rooms ----
 
-bool CopyPlacer::set_room(std::uint32_t node, const wire::Lent& lent) {
+void CopyPlacer::set_room(std::uint32_t node, const wire::Lent& lent) {
   const std::lock_guard lock(mutex_);
   Room& room = rooms_[node];
-  const std::pair before(room.lease, std::pair(room.ready, room.usable()));
+  ++revision_;
   if (room.lease != lent.lease) {
-    room.begin(lent);
-  } else if (!room.follow(lent)) {
-    return false;
+    room = {.draining = room.draining, .busy = room.busy, .lease = lent.lease, .parts = {}, .levels = room.levels};
+    for (const wire::Medium medium : wire::kMedia) {
+      const std::uint64_t bytes = lent.bytes[medium];
+      room.part(medium) = {bytes, bytes, Extents(wire::first_offset(medium), bytes)};
+    }
   }
+  room.set_usable(lent.bytes);
   room.ready = true;
-  revision_ += before != std::pair(room.lease, std::pair(room.ready, room.usable())) ? 1 : 0;
-  return true;
 }
 
 wire::MediumBytes CopyPlacer::revise(std::uint32_t node, const wire::MediumBytes& usable) {
   const std::lock_guard lock(mutex_);
   Room& room = rooms_[node];
   const wire::MediumBytes before = room.usable();
-  room.follow_tiers(usable);
+  room.set_usable(usable);
   revision_ += room.usable() != before ? 1 : 0;
   return before;
-}
-
-CopyPlacer::GivenUp CopyPlacer::give_up(std::uint32_t node, const wire::MediumBytes& wanted) {
-  const std::lock_guard lock(mutex_);
-  Room& room = rooms_[node];
-  const wire::MediumBytes before = room.leased();
-  GivenUp given{.memory = room.take_out(wanted), .left = room.leased()};
-  revision_ += given.left != before ? 1 : 0;
-  return given;
-}
-
-wire::MediumBytes CopyPlacer::leased(std::uint32_t node) const {
-  const std::lock_guard lock(mutex_);
-  return rooms_[node].leased();
-}
-
-std::vector<CopyPlacer::Lendable> CopyPlacer::lendable() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<Lendable> all;
-  for (std::uint32_t node = 0; node < rooms_.size(); ++node) {
-    const Room& room = rooms_[node];
-    if (!room.ready || room.draining) continue;
-    Lendable& each = all.emplace_back(node, room.lease, room.usable(), wire::MediumBytes{}, room.obtainable());
-    for (const wire::Medium medium : wire::kMedia) each.free[medium] = room.part(medium).free_bytes();
-    each.levels = room.levels;
-  }
-  return all;
 }
 
 void CopyPlacer::set_away(std::uint32_t node) {
@@ -353,7 +318,8 @@ void CopyPlacer::set_away(std::uint32_t node) {
 
 void CopyPlacer::drop(std::uint32_t node) {
   const std::lock_guard lock(mutex_);
-  rooms_[node].end();
+  Room& room = rooms_[node];
+  room = {.draining = room.draining, .busy = room.busy, .parts = {}, .levels = room.levels};
   ++revision_;
 }
 
@@ -383,6 +349,11 @@ bool CopyPlacer::is_empty(std::uint32_t node) const {
   return rooms_[node].used() == 0;
 }
 
+std::uint64_t CopyPlacer::revision() const {
+  const std::lock_guard lock(mutex_);
+  return revision_;
+}
+
 std::uint32_t CopyPlacer::nodes() const {
   const std::lock_guard lock(mutex_);
   return static_cast<std::uint32_t>(peers_.size());
@@ -398,14 +369,10 @@ wire::MediumBytes CopyPlacer::lent(std::uint32_t node) const {
   return rooms_[node].usable();
 }
 
-wire::MediumBytes CopyPlacer::obtainable(std::uint32_t node) const {
-  const std::lock_guard lock(mutex_);
-  return rooms_[node].obtainable();
-}
-
 bool CopyPlacer::disk_failed(std::uint32_t node) const {
   const std::lock_guard lock(mutex_);
-  return rooms_[node].disk_failed;
+  const Part& disk = rooms_[node].part(wire::Medium::disk);
+  return disk.usable < disk.leased;
 }
 
 bool CopyPlacer::is_wanted_back(const CopyPlace& copy) const {
@@ -415,8 +382,50 @@ bool CopyPlacer::is_wanted_back(const CopyPlace& copy) const {
 
 // Of a disk that failed, nobody knows which pages are gone, and none is better off elsewhere.
 bool CopyPlacer::wanted_back(const CopyPlace& copy) const {
-  const LentPart& hbm = rooms_[copy.node].part(wire::Medium::hbm);
+  const Part& hbm = rooms_[copy.node].part(wire::Medium::hbm);
   return wire::medium_of(copy.offset) == wire::Medium::hbm && hbm.used() - hbm.leaving > hbm.usable;
+}
+
+wire::MediumBytes CopyPlacer::Room::usable() const {
+  wire::MediumBytes all;
+  for (const wire::Medium medium : wire::kMedia) all[medium] = part(medium).usable;
+  return all;
+}
+
+void CopyPlacer::Room::set_usable(const wire::MediumBytes& usable) {
+  for (const wire::Medium medium : kRevised) {
+    Part& each = part(medium);
+    if (usable[medium] > each.leased) {  // granted while the owner wanted some back
+      each.room.give_back(wire::first_offset(medium) + each.leased, usable[medium] - each.leased);
+      each.leased = usable[medium];
+    }
+    each.usable = usable[medium];
+  }
+}
+
+std::uint64_t CopyPlacer::Room::used() const {
+  std::uint64_t all = 0;
+  for (const Part& each : parts) all += each.used();
+  return all;
+}
+
+std::uint64_t CopyPlacer::Room::free_bytes() const {
+  std::uint64_t all = 0;
+  for (const Part& each : parts) all += each.free_bytes();
+  return all;
+}
+
+std::uint64_t CopyPlacer::Room::largest() const {
+  return std::ranges::max(parts | std::views::transform(&Part::largest));
+}
+
+// Of media alike memory comes first: nothing has to be staged on the way there.
+std::optional<wire::Medium> CopyPlacer::Room::medium_for(std::uint64_t bytes) const {
+  std::optional<wire::Medium> best;
+  for (const wire::Medium medium : {wire::Medium::memory, wire::Medium::hbm, wire::Medium::disk}) {
+    if (part(medium).largest() >= bytes && (!best || level(medium) < level(*best))) best = medium;
+  }
+  return best;
 }
 
 }  // namespace vmem::rdma

@@ -19,7 +19,6 @@ namespace {
 
 constexpr std::uint64_t kBeforeAskingAgainUs = 50'000;
 constexpr std::uint64_t kBeforeFullAgainUs = 1'000'000;
-constexpr std::size_t kMostNamed = 3;     // in a message
 constexpr std::uint64_t kLookUs = 5'000;  // between checks for ended lenders
 
 Obstacle obstacle_of(int error, Obstacle otherwise) {
@@ -65,8 +64,6 @@ std::uint32_t Lenders::begin(std::vector<std::string> addresses, NodeIdentity ex
   lender.expected = expected;
   lender.index = static_cast<std::uint32_t>(lenders_.size() - 1);
   lender.address = addresses.front();
-  const std::uint64_t first = config_.by_need ? 0 : config_.borrow_bytes;
-  lender.wanted.bytes = {.memory = first, .disk = first, .hbm = first};
   lender.link = parts_.node.links().add(std::move(addresses), *this);
   return lender.index;
 }
@@ -153,23 +150,20 @@ void Lenders::not_sent(const Lender& lender, Kind kind, const Error& error) {
 
 void Lenders::ask_again() {
   for (Lender& lender : lenders_) {
-    const bool asks = lender.state == Lender::State::asking || lender.resizing;
-    if (asks && lender.ask_us != 0 && now_us() >= lender.ask_us) ask(lender);
+    if (lender.state == Lender::State::asking && lender.ask_us != 0 && now_us() >= lender.ask_us) ask(lender);
   }
 }
 
 void Lenders::ask(Lender& lender) {
-  const auto body = wire::encode(lender.wanted, lender.version);
-  const auto [least, most] = wire::lent_bytes(lender.version);
+  const std::uint64_t most = config_.borrow_bytes;
+  const wire::Ask ask{{.memory = most, .disk = most, .hbm = most}};
   const std::uint32_t node = lender.index;
   lender.ask_us = now_us() + kBeforeAskingAgainUs;
-  const bool sent = send(node, {.kind = Kind::allocate, .body = body, .reply_bytes = {least, most}},
+  const bool sent = send(node, {.kind = Kind::allocate, .body = wire::body_of(ask), .reply_bytes = sizeof(wire::Lent)},
                          [this, node](const CallEnd& end) {
-                           if (end.answered) lent(lenders_[node], wire::read_lent(end.body, lenders_[node].version));
+                           if (end.answered) lent(lenders_[node], *wire::read_body<wire::Lent>(end.body));
                          });
-  if (!sent) return;
-  lender.ask_us = 0;
-  lender.wanted.returned.clear();
+  if (sent) lender.ask_us = 0;
 }
 
 // ---- connections ----
@@ -199,7 +193,6 @@ Status Lenders::up(LinkId link, const Connected& connected) {
   lender.identity = connected.node;
   dead_.watch(connected.node, connected.process);
   lender.path = connected.path;
-  lender.version = connected.version;
   lender.state = Lender::State::asking;
   lender.obstacle = Obstacle::none;
   ask(lender);
@@ -220,8 +213,6 @@ void Lenders::down(LinkId link, const LinkDown& down) {
   const bool known = config_.missed && lender.identity.id != NodeId{};
   if (down.reason == Reason::timeout && known) config_.missed(lender.identity.id);
   lender.state = Lender::State::away;
-  lender.resizing = false;  // its next lease, or the same one, says what it has
-  lender.wanted.returned.clear();
   parts_.contacts.failed(node, lender.why, lender.obstacle);
   if (leaving_) return parts_.node.links().remove(link);
   if (lender.superseded) remove(node, lender.why);
@@ -229,16 +220,14 @@ void Lenders::down(LinkId link, const LinkDown& down) {
 
 // ---- leases ----
 
-void Lenders::lent(Lender& lender, const std::optional<wire::Lent>& lent) {
-  if (!lent) return parts_.node.links().close(lender.link, "its answer about a lease is malformed");
-  if (lender.resizing) return resized(lender, *lent);
+void Lenders::lent(Lender& lender, const wire::Lent& lent) {
   if (lender.state != Lender::State::asking) return;
-  if (lent->answer == Answer::again) {
+  if (lent.answer == Answer::again) {
     lender.ask_us = now_us() + kBeforeAskingAgainUs;
     return;
   }
-  if (lent->answer != Answer::done) return refuse(lender, *lent);
-  take_lease(lender, *lent);
+  if (lent.answer != Answer::done) return refuse(lender, lent);
+  take_lease(lender, lent);
 }
 
 // The connection to a node that has no room stays: other services of this node may use it.
@@ -254,8 +243,7 @@ void Lenders::refuse(Lender& lender, const wire::Lent& lent) {
 void Lenders::take_lease(Lender& lender, const wire::Lent& lent) {
   if (lender.lease != lent.lease && lender.lease != 0) lose_lease(lender, "it dropped what it held for this node");
   lender.lease = lent.lease;
-  if (!parts_.placer.set_room(lender.index, lent)) return contradicted(lender);
-  lender.full = full_words(lent);
+  parts_.placer.set_room(lender.index, lent);
   lender.state = Lender::State::ready;
   lender.why.clear();
   if (std::exchange(lender.was_ready, true)) {
@@ -265,51 +253,6 @@ void Lenders::take_lease(Lender& lender, const wire::Lent& lent) {
                     times.count);
   }
   parts_.contacts.reached(lender.index, lender.path);
-}
-
-// Memory of a lease is its borrower's until it returns it.
-void Lenders::contradicted(Lender& lender) {
-  lose_lease(lender, "it took memory back that holds pages");
-  parts_.node.links().close(lender.link, lender.why);
-}
-
-bool Lenders::is_resizable(std::uint32_t node) const {
-  return is_ready(node) && lenders_[node].version >= wire::kResizableVersion;
-}
-
-bool Lenders::resize(std::uint32_t node, const wire::MediumBytes& wanted) {
-  const wire::MediumBytes before = parts_.placer.leased(node);
-  CopyPlacer::GivenUp given = parts_.placer.give_up(node, wanted);
-  wire::MediumBytes bytes;
-  for (const wire::Medium medium : wire::kMedia) bytes[medium] = std::max(wanted[medium], given.left[medium]);
-  if (bytes == before && given.memory.empty()) return false;
-  begin_resize(node, {bytes, std::move(given.memory)});
-  return true;
-}
-
-void Lenders::refresh(std::uint32_t node) { begin_resize(node, {parts_.placer.leased(node)}); }
-
-void Lenders::begin_resize(std::uint32_t node, wire::Ask wanted) {
-  lenders_[node].wanted = std::move(wanted);
-  lenders_[node].resizing = true;
-  ask(lenders_[node]);
-}
-
-void Lenders::resized(Lender& lender, const wire::Lent& lent) {
-  if (lent.lease != lender.lease || !parts_.placer.set_room(lender.index, lent)) return contradicted(lender);
-  lender.full = full_words(lent);
-  lender.resizing = lent.answer == Answer::again;  // memory is being wiped
-  if (lender.resizing) lender.ask_us = now_us() + kBeforeAskingAgainUs;
-}
-
-std::string Lenders::shortage() const {
-  std::string words;
-  std::size_t named = 0;
-  for (const Lender& lender : lenders_) {
-    if (lender.state != Lender::State::ready || ++named > kMostNamed) continue;
-    words += fmt::format("{}{}: {}", words.empty() ? "" : "; ", lender.address, lender.full);
-  }
-  return named > kMostNamed ? fmt::format("{}; and {} more nodes", words, named - kMostNamed) : words;
 }
 
 // Pages are still fetched from a failed disk as long as it can be read, and from HBM that the owner

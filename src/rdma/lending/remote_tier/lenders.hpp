@@ -12,7 +12,6 @@
 
 #include "base/log_limit.hpp"
 #include "rdma/lending/dead_nodes.hpp"
-#include "rdma/lending/lease_message.hpp"
 #include "rdma/lending/protocol.hpp"
 #include "rdma/lending/remote_tier/copy_placer.hpp"
 #include "rdma/lending/remote_tier/first_contacts.hpp"
@@ -48,17 +47,6 @@ class Lenders final : public LinkUser {
   // Returns the leases of draining nodes that have nothing of this tier any more, and uses those
   // nodes no longer. True: there were any.
   bool leave_drained();
-  // A connected node whose lease can change its size.
-  bool is_resizable(std::uint32_t node) const;
-  // An answer about its lease is outstanding.
-  bool is_asking(std::uint32_t node) const { return lenders_[node].resizing; }
-  // Asks for these sizes, and returns what is free beyond them. False: the lease has them already,
-  // and nothing is free that could be returned. REQUIRES: is_resizable(), not is_asking().
-  bool resize(std::uint32_t node, const wire::MediumBytes& wanted);
-  // Asks what the lender has besides. The same is required.
-  void refresh(std::uint32_t node);
-  // Who has what the lenders have: "127.0.0.1:7000: 8 GiB of 8 GiB that it lends are leased ..."
-  std::string shortage() const;
   // A message that answers no request: other parts of the lease's disk and HBM are usable now.
   void revised(PeerId peer, const wire::Lent& lent);
 
@@ -100,12 +88,8 @@ class Lenders final : public LinkUser {
     State state = State::away;
     NodeIdentity identity;
     std::string path;
-    std::uint16_t version = 0;  // of the connection
     std::uint64_t lease = 0;
-    wire::Ask wanted;           // as it was asked last, or is to be
-    bool resizing = false;      // a lease is to get another size
-    std::string full;           // who has the rest of what it lends
-    std::uint64_t ask_us = 0;   // when asking or resizing: the next ask, if one was put off; 0: none
+    std::uint64_t ask_us = 0;  // when asking: the next ask, if one was put off; 0: none
     Obstacle obstacle = Obstacle::none;
     bool was_ready = false;
     bool superseded = false;  // another process than the expected one answers at its address
@@ -128,11 +112,8 @@ class Lenders final : public LinkUser {
   bool send(std::uint32_t node, Call call, Calls::Then then);
   void not_sent(const Lender& lender, wire::Kind kind, const Error& error);
   void ask(Lender& lender);
-  void lent(Lender& lender, const std::optional<wire::Lent>& lent);
-  void contradicted(Lender& lender);
+  void lent(Lender& lender, const wire::Lent& lent);
   void take_lease(Lender& lender, const wire::Lent& lent);
-  void begin_resize(std::uint32_t node, wire::Ask wanted);
-  void resized(Lender& lender, const wire::Lent& lent);
   void refuse(Lender& lender, const wire::Lent& lent);
   void lose_lease(Lender& lender, const std::string& why);
   void log_revision(const Lender& lender, wire::Medium medium, std::uint64_t before, std::uint64_t now);

@@ -36,22 +36,17 @@ void MediaRates::settle() {
   if (!rates_.update(clock_.now_us())) return;
   for (std::uint32_t node = 0; node < placer_.nodes(); ++node)
     for (const Medium medium : wire::kMedia) {
-      if (lendable(node)[medium] != 0) placer_.set_level(node, medium, rates_.level(place_of(node, medium)));
+      if (placer_.lent(node)[medium] != 0) placer_.set_level(node, medium, rates_.level(place_of(node, medium)));
     }
   if (const auto times = changed_.next(); times.logged)
     VMEM_LOG_INFO("new pages on other nodes go, by measured rates, to {} ({} changes of the order)", words(),
                   times.count);
 }
 
-// What a lease does not have now keeps its rate.
-wire::MediumBytes MediaRates::lendable(std::uint32_t node) const {
-  return placer_.lent(node) + placer_.obtainable(node);
-}
-
 // A lender's disks are not tried before its memory and HBM are full.
 void MediaRates::look_at_lenders() {
   for (std::uint32_t node = 0; node < placer_.nodes(); ++node) {
-    const wire::MediumBytes lent = lendable(node);
+    const wire::MediumBytes lent = placer_.lent(node);
     for (const Medium medium : wire::kMedia) {
       const std::uint32_t place = place_of(node, medium);
       if (lent[medium] == 0) {
