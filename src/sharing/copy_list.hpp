@@ -17,7 +17,7 @@
 
 namespace vmem::sharing {
 
-// A slot of the disks. Released with its last reference: a transfer holds one until it ends.
+// A slot of the disks, to be released after its last reference: a transfer holds one until it ends.
 using DiskSlot = std::shared_ptr<const tiers::SlotId>;
 
 class CopyList {

@@ -43,7 +43,10 @@ DiskCopies::DiskCopies(tiers::Tier& source, tiers::Tier& disk, const Clock& cloc
 
 DiskCopies::~DiskCopies() {
   finish();
-  if (quarantined_) (void)outgoing_.release();
+  quarantined_ ? (void)outgoing_.release() : outgoing_.reset();
+  loads_.clear();
+  list_ = CopyList();
+  release_dropped();
 }
 
 tiers::Tier& DiskCopies::sources() { return *sources_face_; }
@@ -235,23 +238,33 @@ void DiskCopies::give_up_copies(StoreRef store) {
 
 // True: it is being written, or waits for a slot. Throws std::bad_alloc.
 bool DiskCopies::take_slot(StoreRef store) {
-  auto slot = std::make_unique<SlotId>();
-  auto grant = disk_.allocate(store->transfer.bytes);
+  auto slot = std::make_unique<Held>();
+  auto grant = disk_slot(store->transfer.bytes);
   while (grant && grant->grant == Grant::full && remove_eldest_before(store->loaded_before))
-    grant = disk_.allocate(store->transfer.bytes);
+    grant = disk_slot(store->transfer.bytes);
   if (!grant || grant->grant == Grant::full) return false;
   if (grant->grant == Grant::later) return true;
-  *slot = grant->slot;
-  return write(store, held(std::move(slot), store->transfer.bytes));
+  *slot = {.slot = grant->slot, .bytes = store->transfer.bytes};
+  return write(store, held(std::move(slot)));
 }
 
-DiskSlot DiskCopies::held(std::unique_ptr<SlotId> slot, std::uint64_t bytes) {
-  held_bytes_ += bytes;
-  return DiskSlot(slot.release(), [this, bytes](const SlotId* of) {
-    held_bytes_ -= bytes;
-    if (!finished_) disk_.release(*of);
-    delete of;
-  });
+DiskSlot DiskCopies::held(std::unique_ptr<Held> slot) {
+  held_bytes_ += slot->bytes;
+  const std::shared_ptr<Held> owner(slot.release(), [this](Held* of) { of->next = std::exchange(dropped_, of); });
+  return {owner, &owner->slot};
+}
+
+Result<SlotGrant> DiskCopies::disk_slot(std::uint64_t bytes) {
+  release_dropped();
+  return disk_.allocate(bytes);
+}
+
+void DiskCopies::release_dropped() {
+  while (dropped_ != nullptr) {
+    const std::unique_ptr<Held> held(std::exchange(dropped_, dropped_->next));
+    held_bytes_ -= held->bytes;
+    if (!finished_) disk_.release(held->slot);
+  }
 }
 
 bool DiskCopies::write(StoreRef store, DiskSlot place) {
@@ -315,12 +328,12 @@ Result<SlotGrant> DiskCopies::allocate(std::uint64_t page_bytes) {
   std::uint32_t removed = 0;
   const std::uint64_t most = limit();
   for (; removed < kMostRemoved && list_.bytes() != 0 && list_.bytes() + page_bytes > most; ++removed) remove_eldest();
-  VMEM_ASSIGN(SlotGrant grant, disk_.allocate(page_bytes));
+  VMEM_ASSIGN(SlotGrant grant, disk_slot(page_bytes));
   // No new copy takes what comes free.
   if (grant.grant == Grant::full) paused_until_us_ = now_us() + kPauseUs;
   while (grant.grant == Grant::full && list_.bytes() != 0 && removed < kMostRemoved) {
     for (std::uint64_t bytes = 0; bytes < page_bytes && list_.bytes() != 0; ++removed) bytes += remove_eldest();
-    VMEM_ASSIGN(grant, disk_.allocate(page_bytes));
+    VMEM_ASSIGN(grant, disk_slot(page_bytes));
   }
   // More copies go at the next call, or when a transfer has ended.
   if (grant.grant == Grant::full && held_bytes_.load() != 0) grant.grant = Grant::later;
@@ -345,6 +358,7 @@ Status DiskCopies::collect_disk() {
   const Status polled = disk_.poll(polled_);
   for (Completion& completion : std::exchange(polled_, {})) disk_ended(std::move(completion));
   inbox_.run();
+  release_dropped();
   if (!outgoing_) return polled;
   for (auto each = outgoing_->stores.begin(); each != outgoing_->stores.end();) {
     const StoreRef store = each++;  // which may go

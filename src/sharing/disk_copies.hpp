@@ -10,7 +10,8 @@
 // the mover may release the page's host slot at once. A page that finds no staging memory free gets
 // no copy this time.
 //
-// Threads: those of Tier. keep(), statistics() and the destruction of a source: any.
+// Threads: those of Tier; the disks' slots, too, are released by the mover's calls. keep(),
+// statistics() and the destruction of a source: any.
 #pragma once
 
 #include <atomic>
@@ -89,6 +90,11 @@ class DiskCopies {
     tiers::Staging::Buffer buffer;
   };
   using StoreRef = std::list<Store>::iterator;
+  struct Held {
+    tiers::SlotId slot = 0;
+    std::uint64_t bytes = 0;
+    Held* next = nullptr;  // of dropped_
+  };
   // What the disks' requests name: stays until the process ends if a disk does not answer.
   struct Outgoing {
     tiers::Staging staging{kStagingBytes};
@@ -115,7 +121,9 @@ class DiskCopies {
   void copied(StoreRef store);
   void advance(StoreRef store);
   bool write(StoreRef store, DiskSlot place);
-  DiskSlot held(std::unique_ptr<tiers::SlotId> slot, std::uint64_t bytes);
+  DiskSlot held(std::unique_ptr<Held> slot);
+  Result<tiers::SlotGrant> disk_slot(std::uint64_t bytes);
+  void release_dropped();
   bool take_slot(StoreRef store);
   void give_up_copies(StoreRef store);
   void abandon(StoreRef store);
@@ -140,6 +148,9 @@ class DiskCopies {
   std::atomic<std::uint64_t> held_bytes_ = 0;  // slots of copies, also of dropped ones
 
   mutable std::mutex mutex_;  // guards the members below
+  // Slots that nothing uses any more, each linked to the next. The mover's next call releases them:
+  // a region, and its copies with it, may end on any thread.
+  Held* dropped_ = nullptr;
   bool finished_ = false, quarantined_ = false;
   std::uint64_t paused_until_us_ = 0;  // until then no page gets a copy
   CopyRule rule_;

@@ -2,6 +2,7 @@
 #include "sharing/disk_copies.hpp"
 
 #include <algorithm>
+#include <thread>
 
 #include "sharing/scripted_tiers.hpp"
 #include "tiers/disk_fixture.hpp"
@@ -426,7 +427,11 @@ TEST_F(Copies, ARegionThatEndsReleasesItsSlots) {
   open(kRegionPages, 6);
   for (int round = 0; round < 2; ++round) scan(kRegionPages, 5);
   EXPECT_EQ(disks.used_bytes(), 15 * kSmallPage);
-  regions.erase(0);
+  std::thread([this] { regions.erase(0); }).join();
+  EXPECT_EQ(bytes(), 5 * kSmallPage);
+  EXPECT_EQ(disks.used_bytes(), 15 * kSmallPage) << "only the mover's calls release slots";
+  EXPECT_EQ(copies->disks().usage().used_bytes, 0u);
+  poll();
   EXPECT_EQ(disks.used_bytes(), 5 * kSmallPage);
   nodes.pages = 0;
   scan(kRegionPages, 5);

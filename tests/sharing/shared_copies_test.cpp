@@ -74,6 +74,7 @@ TEST_F(SharedCopies, AScanThatIsRepeatedFetchesNothingTheThirdTime) {
   EXPECT_EQ(scan(), 0u);
   // Both rates are known now.
   reopen();
+  EXPECT_TRUE(copies.disks().poll(own_ended));
   EXPECT_EQ(disks.used_bytes(), 0u);
   for (int round = 0; round < 2; ++round) EXPECT_EQ(scan(), kPages);
   EXPECT_EQ(scan(), 0u);
