@@ -246,7 +246,9 @@ void SharedJobs::checked(const SharedJobRef& job, NodeId from, Came came, bool g
   ++counters_.retries;
   job->error = {
       VMEM_ERROR_TIMEOUT, 0,
-      fmt::format("{} came from node {} when others were told that it is not here", words(job->page), number(from))};
+      fmt::format("{} arrived from node {} after this node had told others that it does not have it, and is fetched "
+                  "again",
+                  words(job->page), number(from))};
   find(job);
 }
 

@@ -51,9 +51,9 @@ class Fence {
  public:
   // `clock`: that of the enrollment; outlives this.
   explicit Fence(const Clock& clock) : clock_(clock) {}
-  // For who acts as this node. A thread that has not heard yet that the process was expelled, and
-  // is another node now, acts as nobody: so whose fence it is is read after the time, and set
-  // before it.
+  // For a thread that acts as node `self`. The process may have been expelled, and have enrolled as
+  // another node, before that thread hears of it: then the fence is up for it. For that the id is
+  // set before the time, and read after it.
   bool is_up(NodeId self) const {
     const std::uint64_t at_us = at_us_.load(std::memory_order_acquire);
     return self_.load(std::memory_order_acquire) != self || clock_.now_us() >= at_us;

@@ -93,9 +93,9 @@ Option<DiskOptions> published_cache_disk_option() {
       {.name = "published_cache_disk",
        .values = "auto, or a size such as 100GiB; 0: none",
        .only_with = "cluster",
-       .help = "Most room of nvme for copies of pages that other nodes published and that were fetched more than "
-               "once, while the disks are the faster source. auto: what the program's own pages leave of four fifths "
-               "of nvme. Those pages come first."},
+       .help = "The most room of nvme that copies of other nodes' published pages take. A page gets a copy once it "
+               "was fetched again, while the disks are faster than other nodes. auto: what the program's own pages, "
+               "which come first, leave of four fifths of nvme."},
       &DiskOptions::published_cache_disk, {.most = 4096 * kTiB});
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/log.hpp"
 #include "campaign/seeds.hpp"
+#include "cluster/simulator/chaos.hpp"
 #include "cluster/simulator/directory_world.hpp"
 
 namespace vmem::cluster::simulator {
@@ -19,33 +20,16 @@ constexpr std::uint64_t kUsualSeeds = 16;
 constexpr std::uint64_t kUsualSeeds = 320;
 #endif
 
-class Chaos {
+class DirectoryChaos final : public Chaos<DirectoryWorld> {
  public:
-  Chaos(std::uint64_t seed, const DirectoryShape& shape) : world(seed, shape), random_(seed * 7919 + 5) {
+  DirectoryChaos(std::uint64_t seed, const DirectoryShape& shape) : Chaos(seed, 5, shape, {.leases = 6, .acts = 15}) {
     if (random_() % 2) world.network().usual() = {.least_us = 50, .most_us = 20'000, .lost = 30, .doubled = 50};
     for (const auto& host : world.hosts()) host->start();
     world.run_for(3'000'000);
   }
 
-  void play(int rounds) {
-    for (int round = 0; round < rounds && world.wrong().empty(); ++round) {
-      const std::uint64_t end_us = world.queue().now_us() + 6 * world.lease_us();
-      while (world.queue().now_us() < end_us && world.wrong().empty()) {
-        act();
-        world.run_for(random_() % (world.lease_us() / 15));
-      }
-      world.recover();
-    }
-  }
-
-  DirectoryWorld world;
-
  private:
-  std::uint64_t time_us() { return random_() % (2 * world.lease_us()); }
-  std::uint64_t wait_us() { return 1'000'000 + random_() % 8'000'000; }
-  std::string name() { return fmt::format("n{}", random_() % 3); }
-
-  void act() {
+  void act() override {
     const auto host = std::uint32_t(random_() % world.hosts().size());
     DirectoryHost& at = *world.hosts()[host];
     const std::uint64_t kind = random_() % 64;
@@ -55,8 +39,8 @@ class Chaos {
     if (kind < 4) return cut(host);
     if (kind == 4) return delay(host);
     if (kind == 5) return break_registry();
-    if (kind == 6) return lose();
-    if (kind == 7) return drain(at);
+    if (kind == 6) return lose_requests(200);
+    if (kind == 7) return drain(at.id());
     if (at.acts()) use(host, at, kind);
   }
 
@@ -78,18 +62,6 @@ class Chaos {
     }
   }
 
-  void publish(std::uint32_t host) {
-    const std::uint64_t now_s = 1'000'000 + world.queue().now_us() / 1'000'000;
-    const std::uint64_t expires_s = random_() % 8 == 0 ? now_s + random_() % 30 : 0;
-    world.publish(
-        host, {.name = name(), .copies = std::uint32_t(random_() % 3), .expires_s = expires_s, .wait_us = wait_us()});
-  }
-
-  void stop(DirectoryHost& at) {
-    at.stop();
-    world.queue().after(time_us(), [&at] { at.go_on(); });
-  }
-
   // One way, to one host or to all.
   void cut(std::uint32_t from) {
     const bool all = random_() % 3 == 0;
@@ -105,31 +77,6 @@ class Chaos {
     for (Address to = 0; to < world.hosts().size(); ++to)
       world.network().link(from, to).most_us = 1'000 + random_() % 3'000'000;
   }
-
-  void break_registry() {
-    world.registry().faults.away = true;
-    world.queue().after(time_us(), [this] { world.registry().faults.away = false; });
-  }
-
-  void lose() {
-    const auto share = [this] { return random_() % 2 ? std::uint32_t(random_() % 200) : 0u; };
-    RegistryFaults& faults = world.registry().faults;
-    faults = {.requests_lost = share(),
-              .replies_lost = share(),
-              .requests_late = share(),
-              .replies_late = share(),
-              .away = faults.away,
-              .refused_away = share(),
-              .late_us = 1 + random_() % (3 * world.lease_us())};
-  }
-
-  void drain(const DirectoryHost& at) {
-    const auto& records = world.registry().records();
-    if (const auto node = records.find(node_key(at.id())); node != records.end())
-      world.registry().apply(drain_commit(node->second, random_() % 2 == 0));
-  }
-
-  std::mt19937_64 random_;
 };
 
 DirectoryShape shape_of(std::uint64_t seed) {
@@ -165,7 +112,7 @@ TEST_P(DirectoryModel, HoldsUnderRandomFaults) {
   DirectoryWorld::Counts sum;
   std::uint64_t count = 0;
   const auto play = [&](std::uint64_t seed) {
-    Chaos chaos(seed, shape_of(seed));
+    DirectoryChaos chaos(seed, shape_of(seed));
     chaos.play(1);
     ++count;
     sum += chaos.world.counts();

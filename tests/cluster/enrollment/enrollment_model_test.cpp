@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "campaign/seeds.hpp"
+#include "cluster/simulator/chaos.hpp"
 #include "cluster/simulator/enrollment_world.hpp"
 
 namespace vmem::cluster::simulator {
@@ -20,35 +21,20 @@ constexpr std::uint64_t kUsualSeeds = 24;
 constexpr std::uint64_t kUsualSeeds = 200;
 #endif
 
-class Chaos {
+class EnrollmentChaos final : public Chaos<EnrollmentWorld> {
  public:
-  Chaos(std::uint64_t seed, const WorldShape& shape) : world(seed, shape), random_(seed * 7919 + 3) {}
-
-  // Rounds of faults and recoveries.
-  void play(int rounds) {
-    for (int round = 0; round < rounds && world.wrong().empty(); ++round) {
-      const std::uint64_t end_us = world.queue().now_us() + 10 * world.lease_us();
-      while (world.queue().now_us() < end_us && world.wrong().empty()) {
-        act();
-        world.run_for(random_() % (world.lease_us() / 6));
-      }
-      world.recover();
-    }
-  }
-
-  EnrollmentWorld world;
+  EnrollmentChaos(std::uint64_t seed, const WorldShape& shape) : Chaos(seed, 3, shape, {.leases = 10, .acts = 6}) {}
 
  private:
   EnrolledHost& host() { return *world.hosts()[random_() % world.hosts().size()]; }
-  std::uint64_t time_us() { return random_() % (2 * world.lease_us()); }
 
-  void act() {
+  void act() override {
     const std::uint64_t kind = random_() % 32;
     EnrolledHost& any = host();
     if (kind < 3) return any.start();
     if (kind == 3) return any.crash();
     if (kind == 4) return break_registry();
-    if (kind == 5) return lose();
+    if (kind == 5) return lose_requests(300);
     if (kind == 6) return world.gossip(Address(random_() % world.hosts().size()));
     if (kind == 7) return put_damaged();
     if (kind == 8) return clean_up();
@@ -78,33 +64,11 @@ class Chaos {
     any.wake();
   }
 
-  void stop(EnrolledHost& any) {
-    any.stop();
-    world.queue().after(time_us(), [&any] { any.go_on(); });
-  }
-
   void cut(EnrolledHost& any) {
     any.link().away = true;
     world.queue().after(time_us(), [&any] {
       if (any.running()) any.link().away = false;
     });
-  }
-
-  void break_registry() {
-    world.registry().faults.away = true;
-    world.queue().after(time_us(), [this] { world.registry().faults.away = false; });
-  }
-
-  void lose() {
-    RegistryFaults& faults = world.registry().faults;
-    const auto share = [this] { return random_() % 2 ? std::uint32_t(random_() % 300) : 0u; };
-    faults = {.requests_lost = share(),
-              .replies_lost = share(),
-              .requests_late = share(),
-              .replies_late = share(),
-              .away = faults.away,
-              .refused_away = share(),
-              .late_us = 1 + random_() % (3 * world.lease_us())};
   }
 
   void leave(Enrollment& enrollment) {
@@ -139,12 +103,6 @@ class Chaos {
     for (std::uint64_t times = 1 + random_() % 3; times != 0; --times) any.change_record(random_() % 4);
   }
 
-  void drain(NodeId id) {
-    const auto& records = world.registry().records();
-    if (const auto node = records.find(node_key(id)); node != records.end())
-      world.registry().apply(drain_commit(node->second, random_() % 2 == 0));
-  }
-
   // Records that no node can read, of an id that nobody gets.
   void put_damaged() {
     const std::string key = random_() % 2 ? "nodes/x" : "nodes/999999999";
@@ -166,8 +124,6 @@ class Chaos {
           edits.push_back({.key = key, .value = std::nullopt, .lease = {}});
     if (!edits.empty()) world.registry().apply(Commit{.conditions = {}, .edits = edits});
   }
-
-  std::mt19937_64 random_;
 };
 
 WorldShape shape_of(std::uint64_t seed) {
@@ -200,7 +156,7 @@ TEST_P(EnrollmentModel, HoldsUnderRandomFaults) {
   EnrollmentWorld::Counts sum;
   std::uint64_t count = 0;
   test::run_seeds(GetParam(), kUsualSeeds, [&](std::uint64_t seed) {
-    Chaos chaos(seed, shape_of(seed));
+    EnrollmentChaos chaos(seed, shape_of(seed));
     chaos.play(2);
     ++count;
     sum += chaos.world.counts();

@@ -9,12 +9,12 @@
 
 #include "base/log.hpp"
 #include "campaign/seeds.hpp"
+#include "cluster/simulator/chaos.hpp"
 #include "runtime/cluster/simulator/joint_world.hpp"
 
 namespace vmem::runtime::simulator {
 namespace {
 
-using cluster::simulator::RegistryFaults;
 using Serial = cluster::directory::Serial;
 
 // Sanitizers make a seed up to sixty times as slow.
@@ -24,33 +24,19 @@ constexpr std::uint64_t kUsualSeeds = 8;
 constexpr std::uint64_t kUsualSeeds = 64;
 #endif
 
-class Chaos {
+class JointChaos final : public cluster::simulator::Chaos<JointWorld> {
  public:
-  Chaos(std::uint64_t seed, const JointShape& shape) : world(seed, shape), random_(seed * 7919 + 5) {
+  JointChaos(std::uint64_t seed, const JointShape& shape) : Chaos(seed, 5, shape, {.leases = 6, .acts = 15}) {
     for (const auto& host : world.hosts()) host->start();
     world.run_for(3'000'000);
     harm();
   }
 
-  void play() {
-    const std::uint64_t end_us = world.queue().now_us() + 6 * world.lease_us();
-    while (world.queue().now_us() < end_us && world.wrong().empty()) {
-      act();
-      world.run_for(random_() % (world.lease_us() / 15));
-    }
-    world.recover();
-  }
-
-  JointWorld world;
-
  private:
-  std::uint64_t time_us() { return random_() % (2 * world.lease_us()); }
-  std::uint64_t wait_us() { return 1'000'000 + random_() % 8'000'000; }
-  std::string name() { return fmt::format("n{}", random_() % 3); }
   std::uint32_t page() { return std::uint32_t(random_() % world.pages()); }
   std::uint32_t any_host() { return std::uint32_t(random_() % world.hosts().size()); }
 
-  void act() {
+  void act() override {
     const std::uint32_t host = any_host();
     JointHost& at = *world.hosts()[host];
     const std::uint64_t kind = random_() % 64;
@@ -59,9 +45,9 @@ class Chaos {
     if (kind == 1) return stop(at);
     if (kind < 4) return cut(host);
     if (kind == 4) return harm();
-    if (kind == 5) return break_registry(at);
-    if (kind == 6) return lose_requests();
-    if (kind == 7) return drain(at);
+    if (kind == 5) return break_registry_of(at);
+    if (kind == 6) return lose_requests(200);
+    if (kind == 7) return drain(at.id());
     if (!at.acts()) return;
     if (kind == 8 && random_() % 3 == 0) return at.leave(wait_us());
     if (!at.is_daemon()) use(host, at, kind);
@@ -82,18 +68,6 @@ class Chaos {
     } else {
       for (int i = 0; i < 6; ++i) at.pages().read(serial, page());
     }
-  }
-
-  void publish(std::uint32_t host) {
-    const std::uint64_t now_s = 1'000'000 + world.queue().now_us() / 1'000'000;
-    const std::uint64_t expires_s = random_() % 8 == 0 ? now_s + random_() % 30 : 0;
-    world.publish(
-        host, {.name = name(), .copies = std::uint32_t(random_() % 3), .expires_s = expires_s, .wait_us = wait_us()});
-  }
-
-  void stop(JointHost& at) {
-    at.stop();
-    world.queue().after(time_us(), [&at] { at.go_on(); });
   }
 
   // One way, to one host or to all.
@@ -122,36 +96,13 @@ class Chaos {
   }
 
   // For all, or for one node's directory.
-  void break_registry(JointHost& at) {
-    if (random_() % 2) {
-      world.registry().faults.away = true;
-      return world.queue().after(time_us(), [this] { world.registry().faults.away = false; });
-    }
+  void break_registry_of(JointHost& at) {
+    if (random_() % 2) return break_registry();
     at.process().link().away = true;
     world.queue().after(time_us(), [&at] {
       if (at.running()) at.process().link().away = false;
     });
   }
-
-  void lose_requests() {
-    const auto share = [this] { return random_() % 2 ? std::uint32_t(random_() % 200) : 0u; };
-    RegistryFaults& faults = world.registry().faults;
-    faults = {.requests_lost = share(),
-              .replies_lost = share(),
-              .requests_late = share(),
-              .replies_late = share(),
-              .away = faults.away,
-              .refused_away = share(),
-              .late_us = 1 + random_() % (3 * world.lease_us())};
-  }
-
-  void drain(const JointHost& at) {
-    const auto& records = world.registry().records();
-    if (const auto node = records.find(cluster::node_key(at.id())); node != records.end())
-      world.registry().apply(cluster::drain_commit(node->second, random_() % 2 == 0));
-  }
-
-  std::mt19937_64 random_;
 };
 
 JointShape shape_of(std::uint64_t seed) {
@@ -190,8 +141,8 @@ TEST_P(JointCampaign, HoldsUnderRandomFaults) {
   JointWorld::Counts sum;
   std::uint64_t count = 0;
   const auto play = [&](std::uint64_t seed) {
-    Chaos chaos(seed, shape_of(seed));
-    chaos.play();
+    JointChaos chaos(seed, shape_of(seed));
+    chaos.play(1);
     ++count;
     sum += chaos.world.counts();
     EXPECT_EQ(chaos.world.wrong(), "");
@@ -204,8 +155,8 @@ TEST_P(JointCampaign, HoldsUnderRandomFaults) {
 TEST(JointCampaignSeeds, TheSameSeedIsTheSameRun) {
   log::set_level(log::Level::off);
   const auto digest = [](std::uint64_t seed) {
-    Chaos chaos(seed, shape_of(seed));
-    chaos.play();
+    JointChaos chaos(seed, shape_of(seed));
+    chaos.play(1);
     return chaos.world.digest();
   };
   const std::string first = digest(3);
