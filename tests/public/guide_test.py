@@ -19,8 +19,9 @@ import tempfile
 GUIDE = "docs/guide/other-nodes.md"
 SECTION = "## A cluster in five minutes\n"
 MARK = "-- command "
-# Lines that may be there: of logs, but for errors, and what the shell says of a job that was ended.
-LOG = re.compile(r"\b(?:warning|info|debug): |^\[\d+\]\+ +Terminated ")
+# Lines that may be there: of logs, but for errors; what the shell says of a job that was ended; and
+# in the status a program that was killed, until a daemon has told the registry.
+LOG = re.compile(r"\b(?:warning|info|debug): |^\[\d+\]\+ +Terminated |^  program \d+: process ")
 # What the guide shows: what else there may be. By the first that fits.
 CHANGES = (
     (r"\[\.\.\.\]", ".*"),
