@@ -44,7 +44,6 @@ class JointHost final : public cluster::simulator::ObservedNode {
   enum class Death : std::uint8_t { seen, unseen };
 
   JointHost(cluster::simulator::SimulatedRegistry& registry, std::string name, std::uint64_t seed, Setup setup);
-  ~JointHost() override { end(Death::unseen); }
 
   void start();
   void crash(Death death);

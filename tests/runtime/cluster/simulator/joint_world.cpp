@@ -86,9 +86,14 @@ void JointWorld::started(JointHost& host) {
     if (from == at || to == at) set_cut(from, to, true);
 }
 
+// An end is told to the hosts that run.
+JointWorld::~JointWorld() {
+  for (const auto& host : hosts_) host->crash(JointHost::Death::unseen);
+}
+
 void JointWorld::cut_off(NodeIdentity ended) {
   for (const auto& host : hosts_)
-    if (host != nullptr && host->running()) fabric_.set_one_way_cut(ended.id, host->process().self().id, true);
+    if (host->running()) fabric_.set_one_way_cut(ended.id, host->process().self().id, true);
 }
 
 void JointWorld::set_faults(const rdma::Faults& faults) {

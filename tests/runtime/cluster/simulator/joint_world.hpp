@@ -41,6 +41,9 @@ class JointWorld {
  public:
   using Serial = cluster::directory::Serial;
   JointWorld(std::uint64_t seed, const JointShape& shape);
+  ~JointWorld();
+  JointWorld(const JointWorld&) = delete;
+  JointWorld& operator=(const JointWorld&) = delete;
 
   void run_for(std::uint64_t us);
   // All hosts, and all pages of what each program has open: the first thing that is wrong.
