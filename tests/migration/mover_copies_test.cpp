@@ -120,6 +120,24 @@ TEST_P(CopiesBesideOwnPages, AScanLeavesTheProgramsOwnPagesWhereTheyAre) {
 
 INSTANTIATE_TEST_SUITE_P(Quotas, CopiesBesideOwnPages, ::testing::Values(0u, 2u, 1000u));
 
+// Pages that HBM evicts for the scan need host slots while fetches fill host memory.
+TEST_F(Copies, FetchesInFlightDisplaceNoPageOfTheProgram) {
+  start_with({.hbm_pages = 4, .host_pages = 12, .spill_pages = 32, .cache_pages = 6});
+  Region& own = allocate(8);
+  for (std::uint32_t i = 0; i < 8; ++i) write_to_the_end(*user, writing(own, i), static_cast<unsigned char>(100 + i));
+  settle();
+  Region& table = open_region(24);
+  for (const std::uint32_t polls : {1u, 7u, 40u}) {
+    files->polls_each = polls;
+    prefetch(reading(table, 0, 24));
+    for (std::uint32_t i = 0; i < 24; ++i) expect_bytes(*user, table, i, value_of(table, i));
+    settle();
+    EXPECT_EQ(inside->counters().spilled_bytes, 0u) << polls;
+    check();
+  }
+  for (std::uint32_t i = 0; i < 8; ++i) expect_stored(own, i, static_cast<unsigned char>(100 + i));
+}
+
 TEST_F(Copies, OwnPagesTakeTheirRoomAtOnce) {
   start_with({.hbm_pages = 4, .host_pages = 8});
   Region& table = open_region(8);

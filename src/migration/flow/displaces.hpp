@@ -15,6 +15,7 @@ enum class Displaces { unwanted, anything, advised, lifting };
 struct SlotWish {
   Displaces displaces = Displaces::anything;
   const Page* excluded = nullptr;  // not displaced: the page whose service led to this wish
+  bool for_copy = false;           // that page is another node's
 };
 
 }  // namespace vmem::migration

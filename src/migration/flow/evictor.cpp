@@ -8,7 +8,7 @@ namespace vmem::migration {
 
 using pagetable::Mapped;
 
-Result<Attempt> Evictor::evict(PageRef ref, const Page* excluded) {
+Result<Attempt> Evictor::evict(PageRef ref, std::optional<PageRef> served) {
   Page& page = ref.page();
   if (!page.owns_frame()) return Attempt::done;
   parts_.uses.start_tracking();
@@ -30,7 +30,9 @@ Result<Attempt> Evictor::evict(PageRef ref, const Page* excluded) {
   const bool kept_below = parts_.mapper.write_protected(*ref.region) && page.spilled_current();
   const bool compared = !worthless && !kept_below && parts_.fingerprints.comparable(ref);
   if (!worthless && page.version != 0 && !page.slot_current() && !kept_below && !compared) {
-    const auto granted = parts_.host.need_slot(ref, {Displaces::anything, excluded});
+    SlotWish wish;
+    if (served) wish = {Displaces::anything, &served->page(), parts_.near.keeps_copies_of(*served->region)};
+    const auto granted = parts_.host.need_slot(ref, wish);
     // Each host slot holds a page's only copy. This page stays in HBM until the program frees or
     // releases something.
     if (!granted && granted.error().status == VMEM_ERROR_OUT_OF_MEMORY) return Attempt::after_release;

@@ -3,6 +3,8 @@
 // a clean page undeclared, the GPU compares the page with its copy first. The mover only.
 #pragma once
 
+#include <optional>
+
 #include "migration/attempt.hpp"
 #include "migration/core.hpp"
 #include "migration/flow/fingerprints.hpp"
@@ -37,8 +39,9 @@ class Evictor {
 
   // done: the page's frame is free, or the page had none. after_transfer may mean that the GPU now
   // compares the unmapped page with its copy below; if they are equal, Fingerprints::finish frees
-  // the frame. On an error the page keeps its frame and may be unmapped. `excluded`: see SlotWish.
-  Result<Attempt> evict(PageRef ref, const Page* excluded = nullptr);
+  // the frame. On an error the page keeps its frame and may be unmapped. `served`: the page that gets
+  // the frame.
+  Result<Attempt> evict(PageRef ref, std::optional<PageRef> served = std::nullopt);
 
  private:
   Status give_up_frame(PageRef ref);

@@ -65,7 +65,7 @@ Result<bool> FrameFinder::evict_one_of(Device& device, const FrameWish& wish, st
     // ever be mapped.
     if (wish.search == Search::first_choices && arrived(victim)) continue;
     if (wish.victims == Victims::without_slot && !leaves_without_slot(victim)) continue;
-    const auto evicted = parts_.evictor.evict(victim, &wish.page.page());
+    const auto evicted = parts_.evictor.evict(victim, wish.page);
     if (!evicted) {
       if (evicted.error().status == VMEM_ERROR_DEVICE_LOST) return std::unexpected(evicted.error());
       parts_.core.eviction_failed(victim, evicted.error());

@@ -100,7 +100,8 @@ Result<HostSlot> HostRoom::look_for(PageRef ref, const SlotWish& wish) {
   if (grant.grant == Grant::granted) return HostSlot::found(grant.slot);
   if (grant.grant == Grant::later) return HostSlot::later(Attempt::after_transfer);
   // Pages of this program stay: a load that ends makes room, and what is read ahead can wait.
-  if (copied && (wish.displaces == Displaces::unwanted || parts_.below.loading_to_host()))
+  if ((copied && wish.displaces == Displaces::unwanted) ||
+      ((copied || wish.for_copy) && parts_.below.loading_to_host()))
     return HostSlot::later(Attempt::after_transfer);
   return displace(ref, wish, passing.more);
 }
