@@ -2,9 +2,28 @@
 
 #include <fmt/format.h>
 
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include "base/printable.hpp"
+
 namespace vmem::cluster {
+namespace {
+
+std::string words(const VersionRange& range) { return fmt::format("{} to {}", range.least, range.most); }
+
+Error versions_error(std::string_view key, const NodeRecord& other, const NodeRecord& self) {
+  const std::string address = other.addresses.empty() ? "" : fmt::format(" at {}", printable(other.addresses.front()));
+  const bool later = other.versions.least > self.versions.most;
+  return {.status = VMEM_ERROR_INVALID_OPTION,
+          .message = fmt::format("this node serves the protocol versions {}, and node {}, a {}{}, {}: {}",
+                                 words(self.versions), printable(key.substr(kNodesPrefix.size())),
+                                 printable(other.kind), address, words(other.versions),
+                                 later ? "install a later vmem on this node" : "upgrade that node, or end it, first")};
+}
+
+}  // namespace
 
 void Admission::restart() {
   if (refused_) return;
@@ -52,6 +71,8 @@ RegistryRequest Admission::request() const {
                     .edits = {{.key = std::string(kParametersKey), .value = json_of(parameters_), .lease = {}}}};
     case Stage::count:
       return ReadPrefix{std::string(kSerialKey)};
+    case Stage::meet:
+      return ReadPrefix{std::string(kNodesPrefix)};
     case Stage::commit:
       return admission();
     case Stage::verify:
@@ -82,6 +103,17 @@ void Admission::counted(const Read& read, std::uint64_t now_us) {
   }
   counter_ = *counter;
   unsure_ = false;
+  stage_ = Stage::meet;
+}
+
+// The nodes until the counter's state: one that joins meanwhile takes a serial, so that the commit
+// is not done.
+void Admission::met(const Read& read, Revision revision, std::uint64_t now_us) {
+  if (revision < counter_.modified) return again(Stage::meet, now_us);
+  for (const Record& record : read.records) {
+    const auto node = parse_node_record(record.key, record.value);
+    if (node && !node->versions.overlaps(self_.versions)) return refuse(versions_error(record.key, *node, self_));
+  }
   stage_ = Stage::commit;
 }
 
@@ -125,6 +157,8 @@ void Admission::handle(const Reply& reply, std::uint64_t now_us) {
     compared(*read);
   else if (stage_ == Stage::count && read)
     counted(*read, now_us);
+  else if (stage_ == Stage::meet && read)
+    met(*read, reply.revision, now_us);
   else if (stage_ == Stage::commit && commit)
     committed(commit->done, reply.revision, now_us);
   else if (stage_ == Stage::verify && read)

@@ -54,7 +54,7 @@ class Admission {
   std::uint64_t due_us() const;
 
  private:
-  enum class Stage : std::uint8_t { compare, create, lease, count, commit, verify, done };
+  enum class Stage : std::uint8_t { compare, create, lease, count, meet, commit, verify, done };
   bool step_lease();
   RegistryRequest request() const;
   Commit admission() const;
@@ -62,6 +62,7 @@ class Admission {
   void handle_error(const Error& error, std::uint64_t now_us);
   void compared(const Read& read);
   void counted(const Read& read, std::uint64_t now_us);
+  void met(const Read& read, Revision revision, std::uint64_t now_us);
   void committed(bool done, Revision revision, std::uint64_t now_us);
   void verified(const Read& read, Revision revision, std::uint64_t now_us);
   void again(Stage stage, std::uint64_t now_us);

@@ -23,23 +23,11 @@ Status compare_bytes(std::string_view what, std::uint64_t node, std::uint64_t cl
   return differ(what, exact_bytes(node), exact_bytes(cluster), remedy);
 }
 
-std::string range_text(const VersionRange& range) { return fmt::format("{} to {}", range.least, range.most); }
-
-Status compare_versions(const VersionRange& node, const VersionRange& cluster) {
-  if (node.least <= cluster.most && cluster.least <= node.most) return {};
-  return differ("range of protocol versions", range_text(node), range_text(cluster),
-                node.most < cluster.least ? "install a later vmem on this node"
-                                          : "install the cluster's vmem on this node, or upgrade the cluster first");
-}
-
 Status check(const ClusterParameters& parameters) {
-  if (parameters.slice_bytes != 0 && parameters.space_bytes / parameters.slice_bytes <= kMostSlices &&
-      parameters.versions.least <= parameters.versions.most)
-    return {};
+  if (parameters.slice_bytes != 0 && parameters.space_bytes / parameters.slice_bytes <= kMostSlices) return {};
   return fail(VMEM_ERROR_INVALID_OPTION,
-              fmt::format("the registry's record '{}' contradicts itself: slices of {} in a space of {}, versions {}",
-                          kParametersKey, exact_bytes(parameters.slice_bytes), exact_bytes(parameters.space_bytes),
-                          range_text(parameters.versions)));
+              fmt::format("the registry's record '{}' contradicts itself: slices of {} in a space of {}",
+                          kParametersKey, exact_bytes(parameters.slice_bytes), exact_bytes(parameters.space_bytes)));
 }
 
 }  // namespace
@@ -54,27 +42,22 @@ std::string json_of(const ClusterParameters& parameters) {
                        {"space_bytes", parameters.space_bytes},
                        {"slice_bytes", parameters.slice_bytes},
                        {"granule_bytes", parameters.granule_bytes},
-                       {"page_rule", parameters.page_rule},
-                       {"versions", {{"least", parameters.versions.least}, {"most", parameters.versions.most}}}});
+                       {"page_rule", parameters.page_rule}});
 }
 
 Result<ClusterParameters> parse_parameters(std::string_view value) {
   JsonFields fields(kParametersKey, value);
-  ClusterParameters parameters{
-      .base = fields.number("base"),
-      .space_bytes = fields.number("space_bytes"),
-      .slice_bytes = fields.number("slice_bytes"),
-      .granule_bytes = fields.number("granule_bytes"),
-      .page_rule = fields.text("page_rule"),
-      .versions = {.least = static_cast<std::uint32_t>(fields.number("versions.least", UINT32_MAX)),
-                   .most = static_cast<std::uint32_t>(fields.number("versions.most", UINT32_MAX))}};
+  ClusterParameters parameters{.base = fields.number("base"),
+                               .space_bytes = fields.number("space_bytes"),
+                               .slice_bytes = fields.number("slice_bytes"),
+                               .granule_bytes = fields.number("granule_bytes"),
+                               .page_rule = fields.text("page_rule")};
   VMEM_TRY(fields.done());
   VMEM_TRY(check(parameters));
   return parameters;
 }
 
 Status compare(const ClusterParameters& node, const ClusterParameters& cluster) {
-  VMEM_TRY(compare_versions(node.versions, cluster.versions));
   if (node.base != cluster.base)
     return differ("base address", fmt::format("{:#x}", node.base), fmt::format("{:#x}", cluster.base),
                   "set the option base to the cluster's");

@@ -1,10 +1,5 @@
 // What all nodes of a cluster have in common, and the record "params" that says it. The first node
-// writes the record; every other one compares.
-//
-// Protocol versions: a node serves a range of them, and takes part if its range overlaps the
-// record's, so that a cluster can be upgraded node by node. No node changes the record. An operator
-// raises it once every node serves the later range; nodes that are enrolling at that moment compare
-// again.
+// writes the record; every other one compares. Nobody changes it.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +12,12 @@ namespace vmem::cluster {
 
 inline constexpr std::string_view kParametersKey = "params";
 
-struct VersionRange {
-  std::uint32_t least = 1, most = 1;
-  bool operator==(const VersionRange&) const = default;
-};
-
 struct ClusterParameters {
   std::uint64_t base = 0;  // the address where the address space of the cluster begins
   std::uint64_t space_bytes = 0;
   std::uint64_t slice_bytes = std::uint64_t{64} << 30;
   std::uint64_t granule_bytes = 0;
   std::string page_rule;  // how page sizes follow from the sizes of regions
-  VersionRange versions;
 
   std::uint32_t slices() const noexcept;  // whole ones
   bool operator==(const ClusterParameters&) const = default;

@@ -21,6 +21,11 @@ MappedHbm mapped_of(JsonFields& fields) {
           .bytes = fields.number("mapped.bytes", fields.number("lends.hbm"))};
 }
 
+VersionRange versions_of(JsonFields& fields) {
+  return {.least = static_cast<std::uint32_t>(fields.number("versions.least", UINT32_MAX)),
+          .most = static_cast<std::uint32_t>(fields.number("versions.most", UINT32_MAX))};
+}
+
 // Under the lease of the node's record.
 Commit order_commit(const Record& node, std::string_view suffix, std::optional<std::string> value) {
   const std::string_view id = std::string_view(node.key).substr(kNodesPrefix.size());
@@ -40,6 +45,7 @@ std::string json_of(const NodeRecord& record) {
                          {"pid", record.pid},
                          {"started", record.started},
                          {"kind", record.kind},
+                         {"versions", {{"least", record.versions.least}, {"most", record.versions.most}}},
                          {"labels", record.labels},
                          {"lends",
                           {{"memory", record.lends.memory},
@@ -117,6 +123,7 @@ Result<NodeRecord> parse_node_record(std::string_view key, std::string_view valu
                     .pid = fields.number("pid", INT32_MAX),
                     .started = fields.number("started"),
                     .kind = fields.text("kind"),
+                    .versions = versions_of(fields),
                     .trust = fields.has("trust") ? fields.text("trust") : "",
                     .labels = fields.labels("labels"),
                     .lends = {.memory = fields.number("lends.memory"),

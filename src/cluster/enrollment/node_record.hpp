@@ -35,6 +35,14 @@ struct MappedHbm {
   bool operator==(const MappedHbm&) const = default;
 };
 
+// Versions of the protocol between nodes that a node serves. Any two nodes of a cluster have one in
+// common, so it is upgraded node by node.
+struct VersionRange {
+  std::uint32_t least = 1, most = 1;
+  bool overlaps(const VersionRange& other) const { return least <= other.most && other.least <= most; }
+  bool operator==(const VersionRange&) const = default;
+};
+
 struct NodeRecord {
   struct Lends {
     std::uint64_t memory = 0, disk = 0, hbm = 0;  // bytes
@@ -49,7 +57,8 @@ struct NodeRecord {
   // Its process, for others on its host: see ProcessId, this_boot() and pid_namespace().
   std::string boot;
   std::uint64_t pids = 0, pid = 0, started = 0;
-  std::string kind;   // "program", "daemon"
+  std::string kind;  // "program", "daemon"
+  VersionRange versions;
   std::string trust;  // how it tells whom to talk to: see trust_of(); "": unknown
   std::map<std::string, std::string> labels;
   Lends lends;

@@ -67,8 +67,7 @@ cluster::ClusterParameters cluster_parameters(std::uint64_t base, std::uint64_t 
           .space_bytes = space_bytes,
           .slice_bytes = std::clamp(std::bit_floor(space_bytes / kMostSmallSlices), kLeastSliceBytes, kSliceBytes),
           .granule_bytes = pagetable::kGranuleBytes,
-          .page_rule = "1",
-          .versions = {rdma::kProtocolVersion - 1, rdma::kProtocolVersion}};
+          .page_rule = "1"};
 }
 
 // Without the kernel's id of this boot, nodes of this host cannot be told from others'.
@@ -83,6 +82,7 @@ cluster::NodeRecord this_host(std::string kind, Incarnation incarnation) {
           .pid = static_cast<std::uint64_t>(::getpid()),
           .started = self ? self->started : 0,
           .kind = std::move(kind),
+          .versions = {rdma::kProtocolVersion - 1, rdma::kProtocolVersion},
           .trust = {},
           .labels = {{"host", host.data()}},
           .lends = {},

@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "rdma/node/wire.hpp"
 #include "runtime/cluster/registry_client.hpp"
 #include "runtime/remote/nodes.hpp"
 
@@ -14,16 +13,14 @@ namespace {
 constexpr std::uint64_t kLeaveUs = 2'000'000;
 constexpr std::uint32_t kLeaseS = 15;  // if it is killed
 
-// What the members have agreed on, of which only the protocol concerns a visitor.
+// What the members have agreed on, which does not concern a visitor.
 Result<cluster::ClusterParameters> parameters_of(const RegistryAccess& access, std::uint64_t most_us) {
   VMEM_ASSIGN(const auto registry, RegistryClient::open(access, most_us));
   VMEM_ASSIGN(const auto records, registry->read(std::string(cluster::kParametersKey)));
   if (records.empty() || records.front().key != cluster::kParametersKey)
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("no node has ever joined the cluster {}; is its name right?", access.address));
-  VMEM_ASSIGN(cluster::ClusterParameters parameters, cluster::parse_parameters(records.front().value));
-  parameters.versions = {rdma::kProtocolVersion - 1, rdma::kProtocolVersion};
-  return parameters;
+  return cluster::parse_parameters(records.front().value);
 }
 
 }  // namespace

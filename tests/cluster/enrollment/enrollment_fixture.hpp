@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,8 +21,7 @@ inline ClusterParameters parameters(std::uint32_t slices = 4) {
           .space_bytes = slices * (1ull << 36),
           .slice_bytes = 1ull << 36,
           .granule_bytes = 2u << 20,
-          .page_rule = "test",
-          .versions = {.least = 2, .most = 3}};
+          .page_rule = "test"};
 }
 
 // Hosts a, b, ... on one registry without faults, with a lease of 90 s.
@@ -32,13 +32,18 @@ class EnrollmentTest : public ::testing::Test {
     std::vector<EnrollmentEvent> events;
   };
   Node& add(ClusterParameters with = parameters()) {
+    Node& node = start(std::move(with));
+    run(1);
+    return node;
+  }
+  Node& start(ClusterParameters with = parameters(), std::function<void(NodeRecord&)> describe = {}) {
     Node& node = *nodes.emplace_back(std::make_unique<Node>());
     EnrolledHost::Setup setup{.parameters = std::move(with), .config = {}};
+    setup.describe = std::move(describe);
     setup.saw = [&node](const EnrollmentEvent& event) { node.events.push_back(event); };
     node.host = std::make_unique<EnrolledHost>(registry, std::string(1, char('a' + nodes.size() - 1)), nodes.size(),
                                                std::move(setup));
     node.host->start();
-    run(1);
     return node;
   }
   void run(std::uint64_t seconds) { queue.run_until(queue.now_us() + seconds * kSecondUs); }

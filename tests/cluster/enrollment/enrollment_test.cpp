@@ -40,9 +40,62 @@ TEST_F(EnrollmentTest, ANodeWithOtherParametersIsRefused) {
   EXPECT_THAT(why([](auto& with) { with.space_bytes *= 2; }).message,
               HasSubstr("address space is 512GiB, and the cluster's is 256GiB: set the option space"));
   EXPECT_THAT(why([](auto& with) { with.page_rule = "other"; }).message, HasSubstr("'other', and the cluster's is"));
-  EXPECT_THAT(why([](auto& with) { with.versions = {4, 5}; }).message, HasSubstr("is 4 to 5, and the cluster's is 2"));
-  EXPECT_THAT(why([](auto& with) { with.versions = {1, 1}; }).message, HasSubstr("install a later vmem"));
-  EXPECT_TRUE(why([](auto& with) { with.versions = {3, 4}; }).message.empty()) << "ranges that overlap take part";
+}
+
+class Versions : public EnrollmentTest {
+ protected:
+  Node& start_serving(std::uint32_t least) {
+    return start(parameters(), [least](NodeRecord& record) {
+      record.versions = {.least = least, .most = least + 1};
+      record.addresses = {"10.0.0.1:7000"};
+    });
+  }
+  // "": it is a member.
+  std::string why_not(std::uint32_t least) {
+    Node& node = start_serving(least);
+    run(2);
+    const auto refused = all<Refused>(node);
+    if (!refused.empty()) return refused.front().why.message;
+    EXPECT_NE(id(node), NodeId{});
+    return "";
+  }
+};
+
+TEST_F(Versions, AClusterIsUpgradedNodeByNodeAsOftenAsOneLikes) {
+  for (std::uint32_t least = 2; least < 6; ++least) {
+    const std::size_t earlier = nodes.size();
+    EXPECT_EQ(why_not(least), "");
+    EXPECT_EQ(why_not(least), "");
+    for (std::size_t i = earlier - std::min<std::size_t>(earlier, 2); i < earlier; ++i) {
+      nodes[i]->host->enrollment().leave({});
+      nodes[i]->host->wake();
+    }
+    run(2);
+  }
+}
+
+TEST_F(Versions, ANodeThatHasNoneInCommonWithAMemberIsRefused) {
+  EXPECT_EQ(why_not(2), "");
+  EXPECT_EQ(why_not(3), "");
+  EXPECT_THAT(why_not(4), HasSubstr("versions 4 to 5, and node 1, a program at 10.0.0.1:7000, 2 to 3: upgrade that"));
+  EXPECT_THAT(why_not(0), HasSubstr("versions 0 to 1, and node 1"));
+  EXPECT_THAT(why_not(1),
+              HasSubstr("versions 1 to 2, and node 2, a program at 10.0.0.1:7000, 3 to 4: install a later"));
+}
+
+// Each has one in common with the member, and none with the other.
+TEST_F(Versions, OfTwoThatJoinAtOnceTheLaterOneIsRefused) {
+  for (const std::uint64_t delay_us : {0u, 500u, 5'000u, 50'000u}) {
+    Node& member = start_serving(3);
+    run(2);
+    Node& older = start_serving(2);
+    queue.run_until(queue.now_us() + delay_us);
+    Node& newer = start_serving(4);
+    run(5);
+    EXPECT_EQ(all<Refused>(older).size() + all<Refused>(newer).size(), 1u) << delay_us;
+    for (Node* each : {&member, &older, &newer}) each->host->crash();
+    run(200);
+  }
 }
 
 TEST_F(EnrollmentTest, ADamagedRecordOfParametersIsNamed) {

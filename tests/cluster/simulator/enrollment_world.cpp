@@ -55,8 +55,7 @@ EnrolledHost::Setup EnrollmentWorld::host_setup(std::mt19937_64& random, std::ui
                          .space_bytes = shape_.slices * (1ull << 36),
                          .slice_bytes = 1ull << 36,
                          .granule_bytes = 2u << 20,
-                         .page_rule = "test",
-                         .versions = {}},
+                         .page_rule = "test"},
           .config = config_,
           .saw = [this, host](const EnrollmentEvent& event) { saw(host, event); }};
 }
