@@ -23,9 +23,10 @@ stage "release build" build release
 stage "C ABI" scripts/abi.py
 # Long tests, in the numbers that the documents promise: every call stack whose allocation can
 # fail, 200 kills of programs that borrow, 50 dying disks, 10,000 forged pages, 100,000 strangers,
-# 20,000 lives of a directory of published regions, 4,000 each of lenders, of nodes that share pages
-# and of whole clusters that share regions; ten times the random programs that a run by hand takes.
-stage "long tests ($part)" env VMEM_TEST_SEEDS=6000 VMEM_TEST_DIRECTORY_SEEDS=20000 VMEM_TEST_LENDING_SEEDS=4000 VMEM_TEST_KILLS=200 VMEM_TEST_DYING_DISKS=10 VMEM_TEST_FORGED_PAGES=10000 \
+# 20,000 lives each of a directory of published regions and of whole clusters that share regions,
+# 4,000 each of lenders and of nodes that share pages; ten times the random programs that a run by
+# hand takes.
+stage "long tests ($part)" env VMEM_TEST_SEEDS=6000 VMEM_TEST_DIRECTORY_SEEDS=20000 VMEM_TEST_JOINT_SEEDS=20000 VMEM_TEST_LENDING_SEEDS=4000 VMEM_TEST_KILLS=200 VMEM_TEST_DYING_DISKS=10 VMEM_TEST_FORGED_PAGES=10000 \
   VMEM_TEST_HOSTILE_CONNECTIONS=100000 scripts/shards.py fuzz "$part" -j "$jobs" --timeout 1200
 stage "every size ($part)" every_size
 stage "campaign ($part)" scripts/campaign.py --part "$part" --seconds 300 --json build/nightly/campaign.json

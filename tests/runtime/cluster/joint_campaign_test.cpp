@@ -147,7 +147,7 @@ TEST_P(JointCampaign, HoldsUnderRandomFaults) {
     sum += chaos.world.counts();
     EXPECT_EQ(chaos.world.wrong(), "");
   };
-  test::run_seeds(GetParam(), kUsualSeeds, play, "VMEM_TEST_LENDING_SEEDS");
+  test::run_seeds(GetParam(), kUsualSeeds, play, "VMEM_TEST_JOINT_SEEDS");
   show(sum);
   if (count >= 20) expect_at_least(sum, count / 10);
 }
