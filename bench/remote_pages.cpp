@@ -1,8 +1,12 @@
 #include "bench/remote_pages.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string_view>
+#include <vector>
 
 namespace vmem::bench {
 namespace {
@@ -30,7 +34,14 @@ Result<std::uint64_t> remote_bytes(const Settings& settings) {
   VMEM_ASSIGN(const Options options, remote_options(settings));
   if (options.remote.empty()) return 0;
   VMEM_ASSIGN(const auto remote, runtime::Remote::start(options, nullptr));
-  return remote->tier().usage().budget_bytes;
+  const std::vector<std::uint64_t> places = remote->tier().obtainable_places();
+  const std::uint64_t bytes = std::accumulate(places.begin(), places.end(), std::uint64_t{0});
+  if (bytes != 0) return bytes;
+  return fail(
+      VMEM_ERROR_INVALID_OPTION,
+      fmt::format("the nodes of --remote ({}) have no room now: end programs that borrow from them, or let them "
+                  "lend more",
+                  remote->tier().describe()));
 }
 
 Result<std::unique_ptr<RemotePages>> RemotePages::create(const Options& options, std::uint64_t page_bytes,

@@ -62,7 +62,7 @@ struct Sizes {
 // Fills in unspecified sizes. Asks the nodes of --remote how much they lend. Errors: INVALID_OPTION
 // (contradictions; more HBM than the device has; a working set that HBM, peers, host, other nodes
 // and files together cannot hold; more host memory than is available; a node of --remote that
-// cannot be reached).
+// cannot be reached, or nodes that have no room).
 Result<Sizes> plan_sizes(const Settings& settings, const Gpu& gpu, double default_ratio);
 
 // Refuses a scenario that needs more host memory than is available. Errors: INVALID_OPTION.

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/sizes.hpp"
+#include "tiers/abilities.hpp"
 
 namespace vmem::bench {
 namespace {
@@ -69,6 +70,11 @@ void TierPages::wait_beyond(std::uint64_t seen) {
 
 Status TierPages::take_slots(tiers::Tier& tier, std::uint64_t page_bytes, std::uint64_t pages, const char* option) {
   tier_ = &tier;
+  if (tiers::GrowingTier* const growing = tiers::Abilities(&tier).growing) {
+    std::uint64_t seen = ready();
+    const std::uint64_t ticket = growing->need(pages * page_bytes);
+    for (; !growing->was_answered(ticket); seen = ready()) wait_beyond(seen);
+  }
   while (slots_.size() < pages) {
     const std::uint64_t seen = ready();
     VMEM_ASSIGN(const tiers::SlotGrant grant, tier.allocate(page_bytes));

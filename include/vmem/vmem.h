@@ -385,7 +385,7 @@ typedef struct vmem_statistics {
   uint64_t peer_used_bytes;      /**< other GPUs' HBM in use */
   uint64_t nvme_budget_bytes;    /**< files; 0 without the option nvme */
   uint64_t nvme_used_bytes;      /**< files in use */
-  uint64_t remote_budget_bytes;  /**< other nodes; 0 without the option remote */
+  uint64_t remote_budget_bytes;  /**< that other nodes lend, or would */
   uint64_t remote_used_bytes;    /**< pages on other nodes, each counted once */
   uint64_t remote_stored_bytes;  /**< copies sent to other nodes */
   uint64_t remote_fetched_bytes; /**< pages fetched back from other nodes */

@@ -24,7 +24,7 @@ constexpr std::array kTable{
     Metric{"peer_used_bytes", gauge, bytes, "HBM of other GPUs in use", &vmem_statistics::peer_used_bytes},
     Metric{"nvme_budget_bytes", gauge, bytes, "disk space that vmem may use", &vmem_statistics::nvme_budget_bytes},
     Metric{"nvme_used_bytes", gauge, bytes, "disk space in use", &vmem_statistics::nvme_used_bytes},
-    Metric{"remote_budget_bytes", gauge, bytes, "memory and disk space borrowed from other nodes",
+    Metric{"remote_budget_bytes", gauge, bytes, "memory and disk space that other nodes lend, or would",
            &vmem_statistics::remote_budget_bytes},
     Metric{"remote_used_bytes", gauge, bytes, "borrowed memory and disk space in use; each page counted once",
            &vmem_statistics::remote_used_bytes},

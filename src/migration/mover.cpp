@@ -154,6 +154,7 @@ Mover::Next Mover::step() {
   }
   parts_.uses.drain();
   parts_.in_place.look();
+  if (parts_.below.need().has_grown()) parts_.below.pacing().room_came();
   advance_requests();
   if (!parts_.core.lost) {
     parts_.endings.finish();
@@ -165,6 +166,7 @@ Mover::Next Mover::step() {
       parts_.ahead.promote();
     }
     parts_.host.hold_quota();
+    parts_.committer.follow_need();
     if (parts_.core.config.spill != nullptr) parts_.spill.ahead(parts_.committer.largest_page());
   }
   parts_.residency.find_all_resident();
@@ -179,8 +181,8 @@ Mover::Next Mover::next_step() const {
   const bool waiting = !requests_.empty() || !parts_.transfers.empty() || !parts_.endings.regions().empty() ||
                        parts_.ahead.asked() || parts_.ahead.waits();
   if (waiting) return Next::soon;
-  const bool looking =
-      !parts_.promotions.empty() || parts_.lending.waits() || parts_.in_place.waits() || parts_.host.over_quota();
+  const bool looking = !parts_.promotions.empty() || parts_.below.need().lapses() || parts_.lending.waits() ||
+                       parts_.in_place.waits() || parts_.host.over_quota();
   return looking ? Next::later : Next::sleep;
 }
 

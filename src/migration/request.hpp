@@ -14,6 +14,7 @@
 
 #include "base/status.hpp"
 #include "migration/attempt.hpp"
+#include "migration/growth.hpp"
 #include "migration/region_kind.hpp"
 #include "migration/streams.hpp"
 #include "pagetable/region.hpp"
@@ -141,7 +142,8 @@ struct AllocateRequest final : Request {
   std::optional<Status> begin(MoverParts& parts);
   Status add_region(MoverParts& parts, std::uint64_t backed, std::uint32_t shift);
   void undo(MoverParts& parts, std::uint64_t charged);
-  Patience patience_;         // for memory that ending regions still hold
+  Patience patience_;  // for memory that ending regions still hold
+  Growth growth_;
   pagetable::RegionId id_;    // the region's
   std::uint32_t mapped_ = 0;  // pages mapped so far
 };
@@ -158,6 +160,7 @@ struct ExtendRequest final : Request {
 
  private:
   Patience patience_;  // for memory that ending regions still hold
+  Growth growth_;
   bool committed_ = false;
   std::uint32_t mapped_ = 0;  // the next page to map
 };
@@ -174,6 +177,7 @@ struct CommitRequest final : Request {
 
  private:
   Patience patience_;  // for memory that ending regions still hold
+  Growth growth_;
 };
 
 struct FreeRequest final : Request {

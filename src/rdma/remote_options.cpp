@@ -105,7 +105,7 @@ Option<RemoteOptions> borrow_option() {
       {.name = "borrow",
        .values = "auto, or a size from 16MiB such as 64GiB",
        .only_with = "remote or cluster",
-       .help = "How much is borrowed of each node's memory, and of its disks; auto: all it lends."},
+       .help = "The most that is borrowed of each node's memory, HBM and disks; auto: what the program needs."},
       &RemoteOptions::borrow_bytes, {.least = 16 * kMiB, .most = 4096 * kTiB});
 }
 

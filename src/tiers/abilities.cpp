@@ -8,6 +8,7 @@ Abilities::Abilities(Tier* tier)
       degradable(dynamic_cast<DegradableTier*>(tier)),
       yielding(dynamic_cast<YieldingTier*>(tier)),
       queueing(dynamic_cast<QueueingTier*>(tier)),
-      pinning(dynamic_cast<PinningTier*>(tier)) {}
+      pinning(dynamic_cast<PinningTier*>(tier)),
+      growing(dynamic_cast<GrowingTier*>(tier)) {}
 
 }  // namespace vmem::tiers

@@ -16,6 +16,7 @@ struct Abilities {
   YieldingTier* yielding = nullptr;
   QueueingTier* queueing = nullptr;
   PinningTier* pinning = nullptr;
+  GrowingTier* growing = nullptr;
 
   // What holds without the ability.
   std::optional<gpu::Fingerprint> fingerprint(SlotId slot) const {

@@ -19,7 +19,10 @@ StackedTier::StackedTier(std::vector<Tier*> preferred, const Clock* clock)
   rates_.update(0);
   for (const Tier* tier : tiers_) name_ += (name_.empty() ? "" : ", then ") + std::string(tier->info().name);
   info_.name = name_;
-  for (Tier* tier : tiers_) abilities_.emplace_back(tier);
+  for (Tier* tier : tiers_) {
+    abilities_.emplace_back(tier);
+    if (abilities_.back().growing != nullptr) growing_ = abilities_.back().growing;
+  }
   for (const Tier* tier : tiers_) info_.busy_pages = std::max(info_.busy_pages, tier->info().busy_pages);
 }
 
@@ -61,6 +64,16 @@ std::vector<std::uint64_t> StackedTier::places() const {
   std::vector<std::uint64_t> all;
   for (const Tier* tier : tiers_) {
     const std::vector<std::uint64_t> each = tier->places();
+    all.insert(all.end(), each.begin(), each.end());
+  }
+  return all;
+}
+
+std::vector<std::uint64_t> StackedTier::obtainable_places() const {
+  std::vector<std::uint64_t> all;
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    const GrowingTier* const grows = abilities_[i].growing;
+    const auto each = grows != nullptr ? grows->obtainable_places() : tiers_[i]->places();
     all.insert(all.end(), each.begin(), each.end());
   }
   return all;

@@ -17,11 +17,16 @@
 
 namespace vmem::tiers {
 
-class StackedTier final : public Tier, public FrameLoadingTier, public DegradableTier, public QueueingTier {
+class StackedTier final : public Tier,
+                          public FrameLoadingTier,
+                          public DegradableTier,
+                          public QueueingTier,
+                          public GrowingTier {
  public:
   static constexpr std::size_t kMostTiers = 3;
   static constexpr std::uint64_t kTrialEvery = 128, kTrialPages = PlaceRates::kMeasured;
-  // REQUIRES: 1 to kMostTiers tiers, which outlive this, as does the clock. Null: the order stays.
+  // REQUIRES: 1 to kMostTiers tiers, at most one of them a GrowingTier, which outlive this, as does
+  // the clock. Null: the order stays.
   explicit StackedTier(std::vector<Tier*> preferred, const Clock* clock = nullptr);
 
   // The source of one of the tiers, by its index, as a source of this tier.
@@ -41,6 +46,15 @@ class StackedTier final : public Tier, public FrameLoadingTier, public Degradabl
   bool loads_into_frames(SlotId slot, int device) const override;
   std::uint32_t queue(SlotId slot) const override;
   void hurry(std::uint64_t transfer) override;
+  // The growing tier is told all that is needed, as if it were alone: where it is faster than the
+  // others, pages go there first.
+  std::uint64_t need(std::uint64_t bytes) override { return growing_ == nullptr ? 0 : growing_->need(bytes); }
+  bool was_answered(std::uint64_t ticket) const override {
+    return growing_ == nullptr || growing_->was_answered(ticket);
+  }
+  std::uint64_t changes() const override { return growing_ == nullptr ? 0 : growing_->changes(); }
+  std::vector<std::uint64_t> obtainable_places() const override;
+  std::string shortage() const override { return growing_ == nullptr ? "" : growing_->shortage(); }
 
  private:
   class Source;
@@ -57,6 +71,7 @@ class StackedTier final : public Tier, public FrameLoadingTier, public Degradabl
 
   const std::vector<Tier*> tiers_;
   std::vector<Abilities> abilities_;  // by tier
+  GrowingTier* growing_ = nullptr;    // null: none grows
   const Clock* const clock_;
   std::string name_;
   TierInfo info_;

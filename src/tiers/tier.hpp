@@ -237,4 +237,22 @@ class DegradableTier {
   virtual bool degraded(SlotId slot) const = 0;
 };
 
+// Optional: others grant the budget as it is needed.
+class GrowingTier {
+ public:
+  virtual ~GrowingTier() = default;
+  // So many bytes are needed now, in all. Does not wait: returns a ticket for was_answered(). What
+  // is granted is for the most that was needed lately.
+  virtual std::uint64_t need(std::uint64_t bytes) = 0;
+  // Whether all who could grant what was needed then have answered: the budget grows no further for
+  // it.
+  virtual bool was_answered(std::uint64_t ticket) const = 0;
+  // Grows when the budget, or its parts, have changed for a reason of their own.
+  virtual std::uint64_t changes() const = 0;
+  // Tier::places() of the largest budget that it could get, as far as is known.
+  virtual std::vector<std::uint64_t> obtainable_places() const = 0;
+  // Who has what could not be granted, for people; "": unknown.
+  virtual std::string shortage() const = 0;
+};
+
 }  // namespace vmem::tiers

@@ -131,7 +131,7 @@ class ScriptedTransport final : public Transport {
     const auto parsed = wire::parse(send.header);
     require(parsed && wire::is_reply(parsed->header.kind), "a lender only answers");
     if (parsed->header.kind == wire::Kind::allocated) {
-      const auto lent = wire::read_body<wire::Lent>(parsed->body);
+      const auto lent = wire::read_lent(parsed->body);
       require(lent && lent->bytes.memory <= kLentBytes && lent->bytes.disk <= kDiskGranules * kGranuleBytes,
               "no lease is larger than what there is");
       if (lent->answer == wire::Answer::done) leases[send.peer] = lent->lease;
@@ -189,6 +189,17 @@ class Script {
     return all;
   }
 
+  // Returns memory that the lease may have, and may hold pages.
+  void ask() {
+    wire::Ask ask{{granules(), granules(), 0}};
+    for (std::uint64_t i = input_.below(3); i != 0; --i) {
+      const Extent extent{input_.below(kLentBytes / kGranuleBytes + 1) * kGranuleBytes,
+                          (1 + input_.below(3)) * kGranuleBytes};
+      ask.returned.push_back(extent);
+    }
+    request(wire::Kind::allocate, wire::encode(ask));
+  }
+
   void act() {
     switch (input_.below(16)) {
       case 0:
@@ -197,7 +208,7 @@ class Script {
         return leave(peer());
       case 2:
       case 3:
-        return request(wire::Kind::allocate, wire::body_of(wire::Ask{{granules(), granules(), 0}}));
+        return ask();
       case 4:
       case 5:
         return put();

@@ -2,6 +2,7 @@
 #include "rdma/node/wire.hpp"
 
 #include "fuzz/input.hpp"
+#include "rdma/lending/lease_message.hpp"
 #include "rdma/lending/protocol.hpp"
 
 namespace vmem::rdma::wire {
@@ -27,8 +28,12 @@ void check(ConstBytes message) {
   require(!kind_name(parsed->header.kind).empty(), "only known kinds are accepted");
   const auto written = write(parsed->header, parsed->body);
   require(written && equal(*written, message), "what was parsed is written the same");
-  read<Ask>(parsed->body);
-  read<Lent>(parsed->body);
+  for (const std::uint16_t version : {kProtocolVersion - 1, +kProtocolVersion}) {
+    if (const auto ask = read_ask(parsed->body, version))
+      require(equal(encode(*ask, version), parsed->body), "an ask is read and written byte for byte");
+    if (const auto lent = read_lent(parsed->body, version))
+      require(equal(encode(*lent, version), parsed->body), "a lease is read and written byte for byte");
+  }
   read<End>(parsed->body);
   read<PageAt>(parsed->body);
   read<Reply>(parsed->body);

@@ -202,6 +202,22 @@ TEST(Commitments, OfEachSetOfDevicesTheOverflowFitsIntoWhatItReaches) {
   EXPECT_EQ(missing->lent, 0u);
 }
 
+// However much there is below now.
+TEST(Commitments, WhatIsNeededBelowIsEnoughInOnePlace) {
+  for_all_machines(7, 0, [](const Machine& machine) {
+    const PageSizes sizes{.wanted = 4, .smallest = 1, .largest = 4};
+    for (int committed = 0; committed <= 40; ++committed) {
+      Memories memories = memories_of(machine, committed);
+      if (memories.host_bytes < sizes.largest) continue;  // nothing passes through host memory
+      const std::uint64_t needed = needed_below(memories, sizes);
+      memories.below = {needed};
+      EXPECT_FALSE(shortfall(memories, sizes)) << committed << " need " << needed;
+      memories.below.clear();
+      EXPECT_EQ(needed == 0, !shortfall(memories, sizes)) << "nothing is asked for without need";
+    }
+  });
+}
+
 TEST(Commitments, CapacityIsWhatAnAllocationGets) {
   for_all_machines(9, 0, [](const Machine& machine) {
     const PageSizes sizes{.wanted = 1, .smallest = 1, .largest = 1};

@@ -1,6 +1,7 @@
 // Another program of a cluster, for tests. It takes one command a line from standard input, and
 // says one line for each: "ok ..." or "error STATUS MESSAGE".
 //
+//   allocate PAGES                      writes version 1 of each
 //   publish NAME PAGES VERSION COPIES [READERS]   allocates pages that tell number and version;
 //                                       version 0: unwritten ones
 //   open NAME WAIT_MS                   says the address and the bytes
@@ -33,19 +34,31 @@ std::vector<std::uint64_t> words_of(std::uint64_t page, std::uint64_t version) {
   return words;
 }
 
-vmem_status publish(std::istream& in) {
-  std::string name;
-  std::uint64_t version = 0;
-  vmem_publish_options options{};
-  std::string readers;
-  in >> name >> pages >> version >> options.copies >> readers;
-  options.readers = readers.c_str();
+vmem_status allocate(std::uint64_t count, std::uint64_t version) {
   void* made = nullptr;
-  if (const vmem_status status = vmem_malloc(&made, pages * kPage, 0, nullptr)) return status;
+  if (const vmem_status status = vmem_malloc(&made, count * kPage, 0, nullptr)) return status;
   memory = static_cast<std::byte*>(made);
+  pages = count;
   for (std::uint64_t page = 0; version != 0 && page < pages; ++page)
     if (const vmem_status status = vmem_write(memory + page * kPage, words_of(page, version).data(), kPage))
       return status;
+  return VMEM_OK;
+}
+
+vmem_status allocate(std::istream& in) {
+  std::uint64_t count = 0;
+  in >> count;
+  return allocate(count, 1);
+}
+
+vmem_status publish(std::istream& in) {
+  std::string name;
+  std::uint64_t count = 0, version = 0;
+  vmem_publish_options options{};
+  std::string readers;
+  in >> name >> count >> version >> options.copies >> readers;
+  options.readers = readers.c_str();
+  if (const vmem_status status = allocate(count, version)) return status;
   return vmem_publish(memory, name.c_str(), &options);
 }
 
@@ -103,6 +116,7 @@ int main(int argc, char** argv) {
     std::istringstream in(line);
     std::string command;
     in >> command;
+    if (command == "allocate") status = allocate(in);
     if (command == "publish") status = publish(in);
     if (command == "open") status = open(in);
     if (command == "read") status = read(in);

@@ -15,6 +15,8 @@ namespace {
 
 using std::chrono::steady_clock;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 TEST_F(RemoteApi, DataFourTimesWhatFitsHereSurvivesOnAnotherNode) {
   DaemonProcess daemon("127.0.0.1:0", {"--lend", "512MiB", "--channels", "2"});
@@ -119,7 +121,7 @@ TEST_F(RemoteApi, WithTwoCopiesOneNodeThatIsOffDoesNotStopTheStart) {
 TEST_F(RemoteApi, WhatShouldRunThereIsSaidAsADaemonTakesIt) {
   EXPECT_EQ(start({{"remote", "localhost:9"}}), VMEM_ERROR_INVALID_OPTION);
   EXPECT_THAT(vmem_last_error(), HasSubstr("`vmem daemon --listen "));
-  EXPECT_THAT(vmem_last_error(), ::testing::Not(HasSubstr("--listen localhost/")));
+  EXPECT_THAT(vmem_last_error(), Not(HasSubstr("--listen localhost/")));
   const std::string secret = ::testing::TempDir() + fmt::format("vmem-unheard-{}", ::getpid());
   std::ofstream(secret) << "cluster n3ZQjTqJ0mVtYk8w1sLxR5c2UuFhG7oPaEiB4DdMCvI=\n";
   ASSERT_EQ(::chmod(secret.c_str(), 0600), 0);
@@ -167,19 +169,31 @@ TEST_F(RemoteApi, EncryptedPagesComeBackAsTheyWere) {
   EXPECT_EQ(after.remote_checksum_failures, 0u);
 }
 
-TEST_F(RemoteApi, ANodeThatLendsNothingMoreStopsTheStart) {
+// Both programs have 32 MiB of HBM and as much host memory.
+TEST_F(RemoteApi, ProgramsShareALenderByWhatTheyAllocate) {
   DaemonProcess daemon("127.0.0.1:0", {"--lend", "64MiB"});
   ASSERT_OK(start({{"remote", daemon.address()}}));
-  const std::string second =
-      fmt::format("VMEM_EMU=devices=1,hbm=256MiB {} bench hit --driver emulated --option remote={} 2>&1", program(),
-                  daemon.address());
-  std::FILE* pipe = ::popen(second.c_str(), "r");
-  std::string said(4096, '\0');
-  said.resize(std::fread(said.data(), 1, said.size(), pipe));
-  ::pclose(pipe);
-  EXPECT_THAT(said, HasSubstr("64 MiB of 64 MiB that it lends are leased to 1 node, 64 MiB of them to node "));
-  EXPECT_THAT(said, HasSubstr("which is connected"));
-  EXPECT_THAT(said, ::testing::Not(HasSubstr("secret")));
+  const auto here = std::filesystem::canonical("/proc/self/exe").parent_path();
+  rdma::Process other({(here / "vmem_joint_peer").string(), "driver", "emulated", "hbm", "32MiB", "host", "32MiB",
+                       "page", "2MiB", "log", "error", "remote", daemon.address()});
+  std::size_t lines = 0;
+  EXPECT_THAT(other.line(lines++), StartsWith("ok"));
+  const auto ask = [&](const char* command) {
+    other.tell(std::string(command) + "\n");
+    return other.line(lines++);
+  };
+  hold_pages(50);
+  const std::string refused = ask("allocate 50");
+  EXPECT_THAT(refused, StartsWith(fmt::format("error {} ", int(VMEM_ERROR_OUT_OF_MEMORY))));
+  EXPECT_THAT(refused, HasSubstr(fmt::format("(other nodes have no more room: {}: ", daemon.address())));
+  EXPECT_THAT(refused, HasSubstr("of 64 MiB that it lends are leased to 2 nodes, "));
+  EXPECT_THAT(refused, HasSubstr("which is connected"));
+  EXPECT_THAT(refused, Not(HasSubstr("secret")));
+  expect_pages(50);
+  ASSERT_OK(vmem_free(base, nullptr));
+  const auto end = steady_clock::now() + std::chrono::seconds(20);
+  while (!ask("allocate 50").starts_with("ok") && steady_clock::now() < end) ::usleep(100'000);
+  for (int page = 0; page < 50; ++page) EXPECT_THAT(ask(fmt::format("read {} 1", page).c_str()), StartsWith("ok"));
 }
 
 TEST_F(RemoteApi, WhatDoesNotFitMayTakeMoreOfTheNodes) {

@@ -16,9 +16,16 @@
 
 namespace vmem::migration {
 
-Memories Committer::memories() const {
+std::vector<std::uint64_t> Committer::places_below(Room below) const {
+  const tiers::GrowingTier* const growing = core_.abilities.spill.growing;
+  if (core_.config.spill == nullptr) return {};
+  if (growing != nullptr && below == Room::obtainable) return growing->obtainable_places();
+  return core_.config.spill->places();
+}
+
+Memories Committer::memories(Room below) const {
   Memories all{.host_bytes = core_.config.backing->usage().budget_bytes};
-  if (core_.config.spill != nullptr) all.below = core_.config.spill->places();
+  all.below = places_below(below);
   for (const PeerTier& each : core_.config.peer_tiers) all.lent_bytes.push_back(lent_for_certain(devices_, each));
   for (const Device& device : devices_.all()) {
     std::uint64_t lenders = 0;
@@ -51,22 +58,63 @@ std::uint64_t Committer::largest_page() const {
   return largest;
 }
 
-Status Committer::commit(Device& device, std::uint64_t bytes, const PageSizes& pages) {
+Status Committer::commit(Device& device, std::uint64_t bytes, const PageSizes& pages, Growth& growth) {
+  const tiers::GrowingTier* const growing = core_.abilities.spill.growing;
+  // Before the budget is read: else the answer might come between the two.
+  const bool answered = growing == nullptr || !growth.ticket || growing->was_answered(*growth.ticket);
   device.committed_bytes += bytes;  // the memory that others lend depends on it
+  growth.waits = false;
   Memories all;
   std::optional<Shortfall> missing;
   const bool had = ran_within_memory([&] {
     all = memories();
+    const std::uint64_t needed = growing == nullptr ? 0 : needed_below(all, pages);
+    if (needed > below_.need().told()) {
+      (void)below_.need().tell(needed);
+      // Read again: of that, nothing is given back any more.
+      all.below = places_below(Room::granted);
+    }
     missing = shortfall(all, pages);
-    if (!missing) lending_.balance(device);
+    if (!missing) return lending_.balance(device);
+    grow(growth, answered, all, needed);
   });
   if (had && !missing) return {};
   device.committed_bytes -= bytes;
+  followed_.clear();  // the need was that of this call
   if (!had) throw std::bad_alloc();
   return commit_error(device, bytes, pages, all, *missing);
 }
 
-Status Committer::commit_transit(Device& device, std::uint64_t page_bytes, const tiers::PageSource& source) {
+// Once the others have answered, asks again only if they gave something: parts of the budget waste
+// some, so that what was granted may still be too little.
+void Committer::grow(Growth& growth, bool answered, const Memories& all, std::uint64_t needed) {
+  if (core_.abilities.spill.growing == nullptr) return;
+  const std::uint64_t below = std::accumulate(all.below.begin(), all.below.end(), std::uint64_t{0});
+  growth.waits = !answered || !growth.ticket || below > growth.below_bytes;
+  if (!growth.waits) return;
+  waiting_need_ = std::max(waiting_need_, needed);
+  if (growth.ticket && !answered) return;
+  growth.ticket = below_.need().tell(waiting_need_);
+  growth.below_bytes = below;
+}
+
+void Committer::follow_need() {
+  if (core_.abilities.spill.growing == nullptr) return;
+  const std::uint64_t waiting = std::exchange(waiting_need_, 0);
+  now_.assign({waiting, below_.need().lacking(), core_.abilities.spill.growing->changes()});
+  for (const Device& device : devices_.all()) {
+    now_.push_back(device.committed_bytes);
+    now_.push_back(hbm_in_all(device));
+  }
+  if (now_ == followed_) return;
+  const PageSizes pages = page_sizes_with(page_sizes().largest);
+  const std::uint64_t needed = std::max(waiting, needed_below(memories(), pages));
+  if (std::max(needed, below_.need().lacking()) != below_.need().told()) (void)below_.need().tell(needed);
+  std::swap(now_, followed_);
+}
+
+Status Committer::commit_transit(Device& device, std::uint64_t page_bytes, const tiers::PageSource& source,
+                                 Growth& growth) {
   const std::uint64_t host = core_.config.backing->usage().budget_bytes;
   if (page_bytes > host) {
     return fail(VMEM_ERROR_OUT_OF_MEMORY,
@@ -76,7 +124,7 @@ Status Committer::commit_transit(Device& device, std::uint64_t page_bytes, const
   PageSizes pages = page_sizes();
   pages.wanted = page_bytes;
   pages.in_files = std::max(pages.in_files, page_bytes);
-  auto committed = commit(device, 0, pages);
+  auto committed = commit(device, 0, pages, growth);
   if (committed) return {};
   Error error = std::move(committed).error();
   error.message =
@@ -90,12 +138,14 @@ Status Committer::commit_error(const Device& device, std::uint64_t bytes, const 
   const bool lent = !all.lent_bytes.empty(), below = core_.config.spill != nullptr;
   const std::uint64_t below_bytes = std::accumulate(all.below.begin(), all.below.end(), std::uint64_t{0});
   const bool nodes = below && core_.config.spill->info().name.contains("remote");
+  const tiers::GrowingTier* const growing = core_.abilities.spill.growing;
+  const std::string shortage = growing == nullptr ? "" : growing->shortage();
   return fail(
       VMEM_ERROR_OUT_OF_MEMORY,
       fmt::format(
           "{} asked for on device {}, where {} are allocated and HBM can hold {} of {}: {} would have to fit into "
           "{}host memory{}, which can hold {} of {} (pages in transit take the rest); free something, or raise --hbm, "
-          "--host{}{}",
+          "--host{}{}{}",
           format_bytes(bytes), device.config.ordinal, format_bytes(device.committed_bytes),
           format_bytes(usable_hbm_bytes(hbm, pages)), format_bytes(hbm), format_bytes(missing.overflow),
           lent ? fmt::format("what other GPUs lend, {}, and ", format_bytes(missing.lent)) : std::string(),
@@ -103,7 +153,8 @@ Status Committer::commit_error(const Device& device, std::uint64_t bytes, const 
                               format_bytes(below_bytes))
                 : std::string(),
           format_bytes(missing.host_and_below), format_bytes(all.host_bytes + below_bytes), lent ? ", --peers" : "",
-          nodes ? ", --borrow or --nvme, or name another node with --remote" : ", --nvme or --remote"));
+          nodes ? ", --borrow or --nvme, or name another node with --remote" : ", --nvme or --remote",
+          shortage.empty() ? "" : fmt::format(" (other nodes have no more room: {})", shortage)));
 }
 
 // The device's HBM with all of its own lending reclaimed, except what other processes withhold.

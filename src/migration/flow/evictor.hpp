@@ -39,8 +39,8 @@ class Evictor {
 
   // done: the page's frame is free, or the page had none. after_transfer may mean that the GPU now
   // compares the unmapped page with its copy below; if they are equal, Fingerprints::finish frees
-  // the frame. On an error the page keeps its frame and may be unmapped. `served`: the page that gets
-  // the frame.
+  // the frame. On an error the page keeps its frame and may be unmapped. `served`: the page that
+  // gets the frame.
   Result<Attempt> evict(PageRef ref, std::optional<PageRef> served = std::nullopt);
 
  private:

@@ -84,8 +84,11 @@ Result<Attempt> Below::need_slot(PageRef ref) {
   if (copy.slot != kNoFrame) return Attempt::done;
   tiers::Tier& tier = *core_.config.spill;
   auto asked = tier.allocate(ref.bytes());
-  const bool no_room = asked ? asked->grant == tiers::Grant::full : asked.error().status == VMEM_ERROR_TIMEOUT;
-  if (no_room && release_copies(ref.bytes()) != 0) asked = tier.allocate(ref.bytes());
+  const auto no_room = [&] {
+    return asked ? asked->grant == tiers::Grant::full : asked.error().status == VMEM_ERROR_TIMEOUT;
+  };
+  if (no_room() && need_.may_look_for_copies() && release_copies(ref.bytes()) != 0) asked = tier.allocate(ref.bytes());
+  if (no_room() && need_.ask_for_room(ref.bytes())) return Attempt::after_transfer;
   VMEM_ASSIGN(const tiers::SlotGrant grant, std::move(asked));
   if (grant.grant == tiers::Grant::later) return Attempt::after_transfer;
   if (grant.grant == tiers::Grant::full) {

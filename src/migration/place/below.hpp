@@ -12,6 +12,7 @@
 #include "migration/attempt.hpp"
 #include "migration/core.hpp"
 #include "migration/page/transfers.hpp"
+#include "migration/place/need_below.hpp"
 #include "migration/place/store_pacing.hpp"
 #include "tiers/page_source.hpp"
 
@@ -114,6 +115,8 @@ class Below {
   // True if a read into a host slot is in flight: that slot can be released when it ends.
   bool loading_to_host() const;
 
+  NeedBelow& need() { return need_; }
+  const NeedBelow& need() const { return need_; }
   StorePacing& pacing() { return pacing_; }
   const StorePacing& pacing() const { return pacing_; }
   void store_refused(PageRef ref, const Error& error);
@@ -144,6 +147,7 @@ class Below {
   Core& core_;
   Transfers& transfers_;
   StorePacing pacing_;
+  NeedBelow need_{core_};
   std::unordered_map<const Region*, std::shared_ptr<tiers::PageSource>> sources_;
   struct Rescue {
     std::shared_ptr<tiers::PageSource> source;

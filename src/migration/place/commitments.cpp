@@ -1,6 +1,7 @@
 #include "migration/place/commitments.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace vmem::migration {
 namespace {
@@ -71,19 +72,45 @@ std::uint64_t usable_host_and_below_bytes(const Memories& memories, const PageSi
   return minus(host + below, std::max(transit, wasted));
 }
 
+namespace {
+
+// Of the set of devices.
+Shortfall overflow_of_set(const Memories& memories, std::uint64_t set, const PageSizes& pages) {
+  Shortfall sum;
+  std::uint64_t lenders = 0;
+  for (std::size_t i = 0; i < memories.devices.size(); ++i) {
+    if ((set >> i & 1) == 0) continue;
+    sum.overflow += overflow_of(memories.devices[i], pages);
+    lenders |= memories.devices[i].lenders;
+  }
+  sum.lent = lent_to(memories, lenders, pages);
+  return sum;
+}
+
+}  // namespace
+
 std::optional<Shortfall> shortfall(const Memories& memories, const PageSizes& pages) {
   const std::uint64_t host_and_below = usable_host_and_below_bytes(memories, pages);
   for (const std::uint64_t set : sets_to_check(memories)) {
-    std::uint64_t overflow = 0, lenders = 0;
-    for (std::size_t i = 0; i < memories.devices.size(); ++i) {
-      if ((set >> i & 1) == 0) continue;
-      overflow += overflow_of(memories.devices[i], pages);
-      lenders |= memories.devices[i].lenders;
-    }
-    const std::uint64_t lent = lent_to(memories, lenders, pages);
-    if (minus(overflow, lent) > host_and_below) return Shortfall{overflow, lent, host_and_below};
+    Shortfall sum = overflow_of_set(memories, set, pages);
+    sum.host_and_below = host_and_below;
+    if (minus(sum.overflow, sum.lent) > host_and_below) return sum;
   }
   return std::nullopt;
+}
+
+std::uint64_t needed_below(const Memories& memories, const PageSizes& pages) {
+  std::uint64_t overflow = 0;
+  for (const std::uint64_t set : sets_to_check(memories)) {
+    const Shortfall sum = overflow_of_set(memories, set, pages);
+    overflow = std::max(overflow, minus(sum.overflow, sum.lent));
+  }
+  Memories without = memories;
+  without.below.clear();
+  if (overflow <= usable_host_and_below_bytes(without, pages)) return 0;
+  const std::uint64_t below = std::accumulate(memories.below.begin(), memories.below.end(), std::uint64_t{0});
+  const std::uint64_t margin = kTransitPages * pages.largest;
+  return minus(below + overflow + margin, usable_host_and_below_bytes(memories, pages));
 }
 
 Capacity capacity(const Memories& memories, std::size_t device, const PageSizes& pages) {

@@ -53,6 +53,10 @@ struct Shortfall {
 };
 std::optional<Shortfall> shortfall(const Memories& memories, const PageSizes& pages);
 
+// How much the tiers below need in all so that nothing falls short. 0: nothing is needed there.
+// Their parts may change with it, and what is wasted in each: a first estimate for other parts.
+std::uint64_t needed_below(const Memories& memories, const PageSizes& pages);
+
 // What `device` can commit in total, and in addition to current commitments. A lower bound: the
 // estimate does not check sets of devices.
 struct Capacity {

@@ -52,19 +52,20 @@ std::optional<Status> AllocateRequest::begin(MoverParts& parts) {
   }
   const bool shared = kind == RegionKind::shared;  // committed when it is extended
   Status committed;
-  if (source) {
-    committed = parts.committer.commit_transit(home, page_bytes, *source);
-  } else if (!shared) {
-    committed = parts.committer.commit(home, backed, parts.committer.page_sizes_with(page_bytes));
-  }
+  const auto commit = [&] {
+    return source ? parts.committer.commit_transit(home, page_bytes, *source, growth_)
+                  : parts.committer.commit(home, backed, parts.committer.page_sizes_with(page_bytes), growth_);
+  };
+  if (source || !shared) committed = commit();
+  if (!committed && growth_.waits) return std::nullopt;
   // The largest pages need the most room in transit and may waste the most: retry with smaller
   // ones.
   if (!committed && shift == PageSizing::kLargestShift && kind == RegionKind::declared && !place &&
       !parts.core.config.page_bytes) {
     page_bytes = pagetable::kGranuleBytes << --shift;
     backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
-    committed = source ? parts.committer.commit_transit(home, page_bytes, *source)
-                       : parts.committer.commit(home, backed, parts.committer.page_sizes_with(page_bytes));
+    committed = commit();
+    if (!committed && growth_.waits) return std::nullopt;
   }
   if (!committed) return error_or_wait(parts, patience_, std::move(committed).error());
   const std::uint64_t charged = source || shared ? 0 : backed;  // committed for it
@@ -156,7 +157,7 @@ std::optional<Status> CapacityRequest::advance(MoverParts& parts) {
   const std::uint64_t page_bytes = parts.core.config.page_bytes.value_or(
       std::min(pagetable::kGranuleBytes << PageSizing::kLargestShift,
                std::bit_floor(parts.sizing.most_page_bytes(asked.config.hbm_bytes))));
-  const auto [total, free] = capacity(parts.committer.memories(), std::size_t(device),
+  const auto [total, free] = capacity(parts.committer.memories(Committer::Room::obtainable), std::size_t(device),
                                       parts.committer.page_sizes_with(std::max(page_bytes, pagetable::kGranuleBytes)));
   total_bytes = total;
   free_bytes = free;

@@ -24,11 +24,13 @@ Status check_shared(const MoverParts& parts, const Region& region, std::uint32_t
               fmt::format("the memory at {:#x} was freed", parts.core.config.space->address_of(first_granule)));
 }
 
-std::optional<Status> commit(MoverParts& parts, Region& region, std::uint32_t pages, Patience& patience) {
+std::optional<Status> commit(MoverParts& parts, Region& region, std::uint32_t pages, Patience& patience,
+                             Growth& growth) {
   const std::uint64_t page_bytes = region.page_bytes(), bytes = pages * page_bytes;
-  if (auto room = parts.committer.commit(parts.devices.of(region), bytes, parts.committer.page_sizes_with(page_bytes));
-      !room)
-    return error_or_wait(parts, patience, std::move(room).error());
+  auto room =
+      parts.committer.commit(parts.devices.of(region), bytes, parts.committer.page_sizes_with(page_bytes), growth);
+  if (!room && growth.waits) return std::nullopt;
+  if (!room) return error_or_wait(parts, patience, std::move(room).error());
   region.extent.committed_pages += pages;
   parts.core.counters.committed_bytes += bytes;
   parts.committer.counts(page_bytes).of(region) += pages;
@@ -48,7 +50,7 @@ std::optional<Status> ExtendRequest::advance(MoverParts& parts) {
                               "left",
                               pages, left));
     }
-    auto begun = commit(parts, *region, pages, patience_);
+    auto begun = commit(parts, *region, pages, patience_, growth_);
     if (!begun || !*begun) return begun;
     committed_ = true;
     mapped_ = first_page = region->extent.begun_pages.load(std::memory_order_relaxed);
@@ -61,7 +63,7 @@ std::optional<Status> ExtendRequest::advance(MoverParts& parts) {
 
 std::optional<Status> CommitRequest::advance(MoverParts& parts) {
   VMEM_TRY(check_shared(parts, *region, first_granule));
-  if (what == What::commit) return commit(parts, *region, pages, patience_);
+  if (what == What::commit) return commit(parts, *region, pages, patience_, growth_);
   const std::uint64_t bytes = pages * region->page_bytes();
   Device& home = parts.devices.of(*region);
   home.committed_bytes -= bytes;

@@ -2,9 +2,11 @@
 // messages (wire.hpp).
 //
 //   borrower                       lender
-//   allocate: Ask              →            room in memory, on disks and in HBM
-//                              ←     allocated: Lent: a lease, valid while both know it
-//                              ←     allocated: Lent, unasked (kUnasked): same lease, other sizes
+//   allocate: Ask              →            room in memory, on disks and in HBM: a lease, or
+//                                           another size of the one there is (lease_message.hpp)
+//                              ←     allocated: Lent: the lease, valid while both know it
+//                              ←     allocated: Lent, unasked (kUnasked): less, or more, of disks
+//                                    and HBM
 //   put: PageAt, the page      →            verified, then stored
 //                              ←     put_done: Reply
 //   fetch: PageAt              →            verified first if the last copy arrived damaged
@@ -24,6 +26,7 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 
 #include "rdma/node/wire.hpp"
 #include "tiers/seal.hpp"
@@ -52,6 +55,9 @@ struct MediumBytes {
   }
   constexpr std::uint64_t operator[](Medium medium) const noexcept { return MediumBytes(*this)[medium]; }
   constexpr std::uint64_t sum() const noexcept { return memory + disk + hbm; }
+  constexpr MediumBytes operator+(const MediumBytes& more) const noexcept {
+    return {memory + more.memory, disk + more.disk, hbm + more.hbm};
+  }
   bool operator==(const MediumBytes&) const = default;
 };
 
@@ -68,20 +74,6 @@ enum class Answer : std::uint32_t {
 };
 std::string_view answer_words(Answer answer) noexcept;
 
-struct Ask {
-  MediumBytes bytes;  // upper limits
-};
-struct Lent {
-  std::uint64_t lease = 0;  // id; if unchanged, the stored pages are still there
-  // Usable now. Of disks and HBM it may become less, and more again up to what was granted. What
-  // lies beyond it is kept; the borrower is to move it away.
-  MediumBytes bytes;
-  Answer answer = Answer::done;
-  std::uint32_t nodes = 0;  // number of nodes with leases
-  // Only with Answer::full: total lendable, total leased, and one lease: its node, its size and the
-  // time until it lapses. 0 left: that node is connected.
-  std::uint64_t lendable_bytes = 0, leased_bytes = 0, holder = 0, holder_bytes = 0, holder_left_us = 0;
-};
 struct End {
   std::uint64_t node = 0, incarnation = 0;
 };
@@ -110,15 +102,16 @@ struct Reply {
   std::uint32_t reserved = 0;
   std::uint64_t lease = 0, offset = 0;
 };
-static_assert(sizeof(Ask) == 24 && sizeof(Lent) == 80 && sizeof(End) == 16 && sizeof(SealedPage) == 56 &&
-              sizeof(PageAt) == 80 && sizeof(Reply) == 24);
+static_assert(sizeof(End) == 16 && sizeof(SealedPage) == 56 && sizeof(PageAt) == 80 && sizeof(Reply) == 24);
 static_assert(sizeof(PageAt) <= kMostBodyBytes);
 
 template <class T>
+  requires std::is_trivially_copyable_v<T>
 ConstBytes body_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 template <class T>
+  requires std::is_trivially_copyable_v<T>
 std::optional<T> read_body(ConstBytes body) {
   if (body.size() != sizeof(T)) return std::nullopt;
   T value;

@@ -65,7 +65,7 @@ Calls::OpenCalls::iterator Calls::find(PeerId peer, const wire::Parsed& message)
   const Open& call = found->second;
   const bool answers = call.peer == peer && header.request.client == static_cast<std::uint64_t>(self_.id) &&
                        static_cast<std::uint16_t>(header.kind) == static_cast<std::uint16_t>(call.kind) + 1 &&
-                       message.body.size() == call.reply_bytes;
+                       message.body.size() >= call.reply_bytes.least && message.body.size() <= call.reply_bytes.most;
   return answers && call.is_open() && !call.landing ? found : open_.end();
 }
 

@@ -25,10 +25,16 @@ class Service;
 struct Call {
   PeerId peer{};
   wire::Kind kind = wire::Kind::ping;
-  ConstBytes body = {};            // copied
-  ConstBytes payload = {};         // memory in a slab, unchanged until the call ends
-  Bytes destination = {};          // memory in a slab for the reply's payload; empty: it has none
-  std::size_t reply_bytes = 0;     // of the reply's body; others are ignored
+  ConstBytes body = {};     // copied
+  ConstBytes payload = {};  // memory in a slab, unchanged until the call ends
+  Bytes destination = {};   // memory in a slab for the reply's payload; empty: it has none
+  // Sizes of the reply's body; others are ignored.
+  struct ReplyBytes {
+    std::size_t least = 0, most = 0;
+    constexpr ReplyBytes(std::size_t bytes = 0) : least(bytes), most(bytes) {}
+    constexpr ReplyBytes(std::size_t from, std::size_t to) : least(from), most(to) {}
+  };
+  ReplyBytes reply_bytes;
   std::uint64_t deadline_us = 0;   // after it, the node closes the connection
   const Service* owner = nullptr;  // null: the node itself
   wire::Order order = wire::Order::foreground;
@@ -85,7 +91,7 @@ class Calls {
     wire::Kind kind{};
     const Service* owner = nullptr;
     Bytes destination;
-    std::size_t reply_bytes = 0;
+    Call::ReplyBytes reply_bytes;
     std::uint64_t deadline_us = 0;
     Then then;
     SendId sending{};      // set: the payload's memory is in use

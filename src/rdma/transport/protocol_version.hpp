@@ -6,7 +6,7 @@
 
 namespace vmem::rdma {
 
-inline constexpr std::uint16_t kProtocolVersion = 5;
+inline constexpr std::uint16_t kProtocolVersion = 6;
 
 // Whether nodes with these versions can work together.
 constexpr bool versions_fit(std::uint16_t a, std::uint16_t b) noexcept { return a <= b ? b - a <= 1 : a - b <= 1; }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -127,6 +128,7 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
   };
   config.replicas = options.replicas;
   config.last_resort = options.nvme.empty();
+  config.by_need = true;
   config.borrow_bytes = options.borrow_bytes.value_or(config.borrow_bytes);
   if (options.remote_encrypt) config.protection = rdma::PageAead::Mode::encrypt;
   config.patience_us = options.remote_wait_us;
@@ -211,7 +213,8 @@ void Remote::tell(AddressUser* user) {
 void Remote::add_to(vmem_statistics& out) const {
   const tiers::TierUsage usage = tier_->usage();
   const rdma::RemoteStatistics statistics = tier_->statistics();
-  out.remote_budget_bytes = usage.budget_bytes;
+  const auto places = tier_->obtainable_places();
+  out.remote_budget_bytes = std::accumulate(places.begin(), places.end(), std::uint64_t{0});
   out.remote_used_bytes = usage.used_bytes;
   out.remote_stored_bytes = statistics.stored_bytes;
   out.remote_fetched_bytes = statistics.fetched_bytes;

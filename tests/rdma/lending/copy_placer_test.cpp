@@ -222,9 +222,9 @@ TEST(CopyPlacer, ACopyLeavesADrainingNode) {
   EXPECT_EQ(planned(some, {true}), (Planned{kMake, 0}));
   const auto to = some.placer.reserve(some.placer.granted(some.slots[0]), 0);
   ASSERT_TRUE(to);
-  EXPECT_FALSE(some.placer.is_empty(0)) << "the old copy stays until the new one is there";
+  EXPECT_FALSE(some.placer.room(0).empty) << "the old copy stays until the new one is there";
   EXPECT_EQ(some.placer.replace(some.placer.granted(some.slots[0]), 0, *to)->node, 0u);
-  EXPECT_TRUE(some.placer.is_empty(0));
+  EXPECT_TRUE(some.placer.room(0).empty);
   EXPECT_EQ(planned(some, {true}), kNothing);
 }
 

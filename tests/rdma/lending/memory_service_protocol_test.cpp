@@ -85,6 +85,13 @@ class BareClient final : public Receiver {
     if (page) send.payload = pieces;
     ASSERT_TRUE(transport_->send({&send, 1}));
   }
+  template <class Body>
+  static std::optional<Body> read(ConstBytes body) {
+    if constexpr (std::is_same_v<Body, wire::Lent>)
+      return wire::read_lent(body);
+    else
+      return wire::read_body<Body>(body);
+  }
   // The answers since the last call.
   template <class Body>
   std::vector<Body> heard() {
@@ -93,7 +100,7 @@ class BareClient final : public Receiver {
       const auto* message = std::get_if<Message>(&event.what);
       if (message == nullptr) continue;
       const auto parsed = wire::parse(message->header);
-      if (const auto body = wire::read_body<Body>(parsed->body)) bodies.push_back(*body);
+      if (const auto body = read<Body>(parsed->body)) bodies.push_back(*body);
     }
     events_.clear();
     return bodies;
@@ -102,7 +109,7 @@ class BareClient final : public Receiver {
     return std::ranges::any_of(events_, [](const Event& event) { return std::holds_alternative<Gone>(event.what); });
   }
   std::uint64_t lease() {
-    say(wire::Kind::allocate, ++asked_, wire::body_of(wire::Ask{{.memory = kPage * 8}}));
+    say(wire::Kind::allocate, ++asked_, wire::encode(wire::Ask{{.memory = kPage * 8}}));
     const auto lent = heard<wire::Lent>();
     return lent.empty() || lent.front().answer != wire::Answer::done ? 0 : lent.front().lease;
   }

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "rdma/lending/one_room.hpp"
 #include "rdma/lending/scripted_disk.hpp"
-#include "rdma/node/scripted_transport.hpp"
 
 namespace vmem::rdma {
 namespace {
@@ -16,16 +16,6 @@ namespace {
 using ::testing::ElementsAre;
 
 constexpr PeerId kFirst{1}, kSecond{2};
-
-// The lender's last answer to an Ask.
-wire::Lent last_lent(const ScriptedTransport& transport) {
-  for (auto each = transport.sent.rbegin(); each != transport.sent.rend(); ++each) {
-    const auto parsed = wire::parse(each->header);
-    if (parsed && parsed->header.kind == wire::Kind::allocated) return *wire::read_body<wire::Lent>(parsed->body);
-  }
-  ADD_FAILURE() << "nothing was answered";
-  return {};
-}
 
 class Lending : public ::testing::Test {
  protected:
@@ -109,67 +99,6 @@ TEST_F(Lending, ANodesNewConnectionTakesThePlaceOfItsOldOne) {
   service.stop();
   EXPECT_THAT(transport.closed, ElementsAre(kFirst, kSecond));
 }
-
-// Like a real clock, it may advance between two readings.
-class SteppingClock final : public Clock {
- public:
-  std::uint64_t now_us() const noexcept override { return now_us_ += each_look_us; }
-  void advance(std::uint64_t us) { now_us_ += us; }
-  std::uint64_t each_look_us = 0;
-
- private:
-  mutable std::uint64_t now_us_ = 1;
-};
-
-// A node that lends 16 MiB, all to the first borrower.
-class OneRoom : public ::testing::Test {
- protected:
-  static constexpr std::uint64_t kBytes = std::uint64_t{16} << 20;
-  struct Unregistered final : Slab {
-    Bytes memory() const noexcept override { return {}; }
-  };
-  struct WithMemory final : ScriptedTransport {
-    Result<std::unique_ptr<Slab>> register_slab(Bytes) override { return std::make_unique<Unregistered>(); }
-  };
-  explicit OneRoom(tiers::Tier* disk = nullptr, tiers::Tier* hbm = nullptr)
-      : service({.clock = &clock, .memory = memory, .disk = disk, .hbm = hbm}) {}
-  void SetUp() override { ASSERT_TRUE(service.start(*host)); }
-  void TearDown() override {
-    transport.on_progress = [&] {
-      for (const PeerId each : connected_) transport.gone(each);
-      connected_.clear();
-    };
-    service.stop();
-  }
-  void connect(std::uint64_t node, ProcessRef process = nullptr) {
-    transport.connected(PeerId{node}, NodeId{node}, std::move(process));
-    connected_.push_back(PeerId{node});
-  }
-  void leave(std::uint64_t node) {
-    transport.gone(PeerId{node});
-    std::erase(connected_, PeerId{node});
-    host->step();
-  }
-  wire::Lent ask(std::uint64_t node) {
-    transport.says(PeerId{node}, NodeId{node}, wire::Kind::allocate,
-                   wire::Ask{{.memory = UINT64_MAX, .disk = UINT64_MAX, .hbm = UINT64_MAX}});
-    host->step();
-    return last_lent(transport);
-  }
-  // Asks repeatedly, as a borrower does, until the memory of others is wiped.
-  wire::Lent ask_again(std::uint64_t node) {
-    wire::Lent lent = ask(node);
-    for (int i = 0; lent.answer == wire::Answer::again && i < 100; ++i) lent = ask(node);
-    return lent;
-  }
-  SteppingClock clock;
-  WithMemory* made = nullptr;
-  const std::unique_ptr<Node> host = scripted_node(clock, made);
-  WithMemory& transport = *made;
-  std::vector<std::byte> memory = std::vector<std::byte>(kBytes);
-  MemoryService service;
-  std::vector<PeerId> connected_;
-};
 
 // A simulated process that the test can end, and the descriptor that becomes readable then.
 struct ProcessEnd {
@@ -332,7 +261,7 @@ TEST_F(DiskRoom, RoomOfALeaseThatEndsIsGivenAgainOnlyAsFarAsItIsThere) {
 // A node that lends 16 MiB of memory and 64 MiB of HBM.
 class HbmRoom : public OneRoom {
  protected:
-  static constexpr std::uint64_t kHbmBytes = std::uint64_t{64} << 20, kMiB = std::uint64_t{1} << 20;
+  static constexpr std::uint64_t kHbmBytes = 64 * kMiB;
   HbmRoom() : OneRoom(nullptr, &hbm) {}
   wire::MediumBytes told() { return last_lent(transport).bytes; }
   void lend(std::uint64_t bytes) {
@@ -360,7 +289,7 @@ TEST_F(HbmRoom, ABorrowerIsToldWhatItMayUseWhileTheOwnerLendsLessAndMoreAgain) {
 TEST_F(HbmRoom, ALeaseThatWasGrantedWhileLessWasLentGrowsAndTakesNothingOfOthers) {
   lend(16 * kMiB);
   connect(1);
-  transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::Ask{{.hbm = 40 * kMiB}});
+  transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::encode(wire::Ask{{.hbm = 40 * kMiB}}));
   host->step();
   EXPECT_EQ(told().hbm, 16 * kMiB);
   connect(2);
@@ -374,7 +303,7 @@ TEST_F(HbmRoom, ALeaseThatWasGrantedWhileLessWasLentGrowsAndTakesNothingOfOthers
 
 TEST_F(HbmRoom, AllLeasesShrinkInProportionAndAreNeverLargerThanWhatIsThere) {
   connect(1);
-  transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::Ask{{.hbm = 48 * kMiB}});
+  transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::encode(wire::Ask{{.hbm = 48 * kMiB}}));
   host->step();
   EXPECT_EQ(told(), (wire::MediumBytes{.hbm = 48 * kMiB}));
   connect(2);
@@ -385,6 +314,20 @@ TEST_F(HbmRoom, AllLeasesShrinkInProportionAndAreNeverLargerThanWhatIsThere) {
     EXPECT_GE(service.statistics().lent.hbm + 2 * kMiB, left * kMiB);
   }
   EXPECT_EQ(told().hbm, 16 * kMiB);
+}
+
+TEST_F(HbmRoom, OfHbmALeaseHasWhatWasAskedForLast) {
+  connect(1);
+  const auto ask_hbm = [&](std::uint64_t bytes) {
+    transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::encode(wire::Ask{{.hbm = bytes}}));
+    host->step();
+    return last_lent(transport);
+  };
+  EXPECT_EQ(ask_hbm(8 * kMiB).bytes.hbm, 8 * kMiB);
+  EXPECT_EQ(ask_hbm(40 * kMiB).bytes.hbm, 40 * kMiB);
+  EXPECT_EQ(ask_hbm(16 * kMiB).bytes.hbm, 16 * kMiB);
+  EXPECT_EQ(last_lent(transport).room.hbm, kHbmBytes - 16 * kMiB);
+  EXPECT_EQ(service.statistics().lent.hbm, 16 * kMiB);
 }
 
 }  // namespace

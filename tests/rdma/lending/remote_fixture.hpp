@@ -124,12 +124,16 @@ class SteppedRemote {
     config.request_us = kRequestUs;
     config.patience_us = kPatienceUs;
     config.own_workers = false;
+    config.by_need = by_need;
+    config.borrow_bytes = borrow_bytes;
     tier = *RemoteTier::create(std::move(config), *node);
-    until([&] { return lenders.empty() || (tier->usage().ready_bytes > 0 && connected() == lenders.size()); });
+    until([&] { return connected() == lenders.size() && (by_need || lenders.empty() || ready() > 0); });
   }
+  std::uint64_t ready() const { return tier->usage().ready_bytes; }
+  // The lenders that have a lease of the tier, as far as each of them has one lease only.
   std::size_t connected() const {
     std::size_t count = 0;
-    for (const auto& lender : lenders) count += lender && lender->service->statistics().lent.memory != 0 ? 1 : 0;
+    for (const auto& lender : lenders) count += lender && lender->service->statistics().clients != 0 ? 1 : 0;
     return count;
   }
 
@@ -226,6 +230,8 @@ class SteppedRemote {
   // Of tiers started from now on.
   PageAead::Mode protection = PageAead::Mode::authenticate;
   std::uint64_t drain_bytes = RemoteConfig{}.drain_bytes;
+  bool by_need = false;
+  std::uint64_t borrow_bytes = UINT64_MAX;
 
  private:
   const std::uint32_t replicas_;

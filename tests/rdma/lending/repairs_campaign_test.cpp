@@ -31,6 +31,7 @@ struct Course {
   std::uint64_t longest_cut = 0;  // us, of one lender at a time
   bool may_fail = false;          // operations, for a time
   bool may_lose = false;          // pages
+  bool by_need = false;           // leases grow and shrink
   Faults faults = {};             // of the network
 };
 
@@ -49,6 +50,15 @@ constexpr Faults kSilence{
     .drop = 0.01, .duplicate = 0.1, .delay = 0.1, .cut_out = 0.002, .cut_in = 0.002, .delay_us = 500'000};
 constexpr Course kCourses[] = {
     {.name = "drains", .replicas = 1},
+    {.name = "leases by need", .replicas = 1, .longest_cut = kShortCut, .by_need = true},
+    {.name = "leases by need, deaths", .replicas = 2, .deaths = true, .by_need = true},
+    {.name = "leases by need, faults",
+     .replicas = 1,
+     .longest_cut = kLongCut,
+     .may_fail = true,
+     .may_lose = true,
+     .by_need = true,
+     .faults = kAll},
     {.name = "drains of two", .replicas = 2, .longest_cut = kShortCut},
     {.name = "deaths of two", .replicas = 2, .deaths = true},
     {.name = "short cuts", .replicas = 1, .longest_cut = kShortCut},
@@ -73,13 +83,15 @@ class Campaign {
   Campaign(std::uint64_t seed, const Course& course) : course_(course), remote_(0, course.replicas), random_(seed) {
     remote_.seed = seed;
     remote_.drift();
+    remote_.by_need = course.by_need;
     remote_.start_tier();
     for (std::uint64_t id = 1; id <= kLenders; ++id) {
       remote_.lenders.emplace_back();
       start(id);
     }
     remote_.tier->follow(named_);
-    remote_.until([&] { return remote_.connected() == kLenders && remote_.tier->usage().ready_bytes > 0; });
+    need(1);
+    remote_.until([&] { return remote_.connected() == kLenders && remote_.ready() > 0; });
     set_faults(course.faults);
   }
 
@@ -88,6 +100,7 @@ class Campaign {
       if (random_() % 20 == 0) change_lenders();
       if (course_.longest_cut != 0 && random_() % 20 == 0) cut();
       if (random_() % 4 == 0) remote_.pass(random_() % 300'000);
+      if (random_() % 8 == 0) need(pages_.size() + 1 + random_() % kMostPages);
       use_pages();
     }
   }
@@ -113,6 +126,7 @@ class Campaign {
   // Each lender in turn is emptied of all that it has, also of what an interrupted request left.
   void leave_nothing_behind() {
     for (const Known& known : pages_) remote_.tier->release(known.slot);
+    if (course_.by_need) expect_no_leases();
     for (NamedLender& each : named_) {
       const MemoryService& service = *remote_.lenders[id_of(each) - 1]->service;
       each.drains = true;
@@ -137,6 +151,15 @@ class Campaign {
   };
 
   static std::uint64_t id_of(const NamedLender& lender) { return std::stoull(lender.addresses[0].substr(5)); }
+  void need(std::uint64_t pages) { (void)remote_.tier->need(pages * kPage); }
+  // Whatever was lost on the way: who needs nothing has a page's room at most, by each lender.
+  void expect_no_leases() {
+    need(0);
+    remote_.pass(15'000'000);
+    for (const auto& lender : remote_.lenders) {
+      EXPECT_LE(lender->service->statistics().lent.memory, kPage);
+    }
+  }
   void start(std::uint64_t id) {
     remote_.start_lender(id);
     named_.push_back({.name = ++last_name_, .addresses = {node_address(id)}});

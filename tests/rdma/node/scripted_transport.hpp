@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,7 @@ class ScriptedTransport : public Transport {
     says(peer, {static_cast<std::uint64_t>(node), Epoch{1}, ++sequence_}, kind, body);
   }
   template <class Body>
+    requires std::is_trivially_copyable_v<Body>
   void says(PeerId peer, NodeId node, wire::Kind kind, const Body& body) {
     says(peer, node, kind, wire::body_of(body));
   }

@@ -62,6 +62,7 @@ class ProtocolVersion : public ::testing::Test {
     borrower_sees = std::make_unique<Versions>(*borrowing_node);
     RemoteTier::Config config;
     config.peers = {lending_node->transport().address()};
+    config.by_need = true;  // which the earlier version does not know
     tier = *RemoteTier::create(std::move(config), *borrowing_node);
     lending_node->start();
     borrowing_node->start();

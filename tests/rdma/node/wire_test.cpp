@@ -56,7 +56,7 @@ TEST(Wire, TheLayoutIsFixed) {
   for (const std::byte byte : ConstBytes(bytes).first(56)) hex += fmt::format("{:02x}", static_cast<unsigned>(byte));
   EXPECT_EQ(hex,
             "564d454d"
-            "0500"
+            "0600"
             "0800"
             "0700000000000000"
             "0300000000000000"
@@ -91,7 +91,7 @@ TEST(Wire, EveryLengthButTheRightOneIsRefused) {
 TEST(Wire, RefusalsNameTheReasonAndBothValues) {
   EXPECT_THAT(refusal({}), HasSubstr("0 bytes, a header has 64"));
   EXPECT_THAT(refusal(changed([](Header& h) { h.magic = 0x1234; })), HasSubstr("begins with 0x1234, not 0x4d454d56"));
-  EXPECT_THAT(refusal(changed([](Header& h) { h.version = 9; })), HasSubstr("protocol version 9, its connection 5"));
+  EXPECT_THAT(refusal(changed([](Header& h) { h.version = 9; })), HasSubstr("protocol version 9, its connection 6"));
   EXPECT_THAT(refusal(changed([](Header& h) { h.kind = Kind{77}; })), HasSubstr("kind 77 is unknown"));
   EXPECT_THAT(refusal(changed([](Header& h) { h.body_bytes = 5; })), HasSubstr("said to have 5 bytes and has 4"));
   EXPECT_THAT(refusal(changed([](Header& h) { h.body_bytes = 0xffffffff; })), HasSubstr("4294967295"));

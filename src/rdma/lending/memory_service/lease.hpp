@@ -8,7 +8,8 @@
 #include <optional>
 #include <string>
 
-#include "rdma/lending/protocol.hpp"
+#include "rdma/lending/lease_message.hpp"
+#include "rdma/lending/memory_service/lent_memory.hpp"
 #include "tiers/tier.hpp"
 
 namespace vmem::rdma {
@@ -26,10 +27,8 @@ struct LentPage {
 
 // The room of a lease in a medium.
 struct Quota {
-  // Offsets are below this. On disks and in HBM, what was free when it was granted, had the medium
-  // all that it had at the start.
-  std::uint64_t range = 0;
-  std::uint64_t bytes = 0;  // usable part: less than the range while the medium has less
+  std::uint64_t granted = 0;  // on disks and in HBM, offsets are below it
+  std::uint64_t bytes = 0;    // usable part: less than was granted while the medium has less
 };
 
 struct Lease {
@@ -41,8 +40,11 @@ struct Lease {
   PeerId peer{};       // 0: disconnected since gone_us
   std::uint64_t gone_us = 0;
   std::array<Quota, wire::kMedia.size()> quotas;
-  std::uint64_t first = 0;    // of its range in the lent memory
-  std::uint64_t touched = 0;  // in memory nothing was written at or beyond this offset
+  // Changes its size when the borrower asks. If not, its memory is one extent, and offsets count
+  // from there.
+  bool resizable = true;
+  std::uint64_t base = 0;  // of offsets in memory
+  LentMemory memory;
   Pages pages;
   std::uint32_t busy = 0;  // puts and fetches that use its memory
   // Connections that broke while pages in HBM were sent directly, with none sent so since; the last
@@ -51,6 +53,7 @@ struct Lease {
   PeerId broken{};
 
   bool is_connected() const { return peer != PeerId{}; }
+  Extent in_memory(std::uint64_t offset, std::uint64_t bytes) const { return {base + offset, bytes}; }
   Quota& quota(wire::Medium medium) { return quotas[static_cast<std::size_t>(medium)]; }
   const Quota& quota(wire::Medium medium) const { return quotas[static_cast<std::size_t>(medium)]; }
   wire::MediumBytes usable() const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <random>
 #include <utility>
 
@@ -24,20 +25,10 @@ std::uint64_t random_start() {
   return (std::uint64_t{source()} << 32 | source()) & ~std::uint64_t{0xffff};
 }
 
-wire::MediumBytes budgets(const ServiceConfig& config) {
-  wire::MediumBytes bytes;
-  for (const Medium medium : wire::kMedia) bytes[medium] = config.budget_bytes(medium);
-  return bytes;
-}
-
 }  // namespace
 
 LeaseBook::LeaseBook(const ServiceConfig& config, Parts parts)
-    : config_(config),
-      parts_(parts),
-      capacity_(budgets(config)),
-      room_(0, config.lendable_bytes()),
-      last_id_(random_start()) {}
+    : config_(config), parts_(parts), room_(0, config.lendable_bytes()), last_id_(random_start()) {}
 
 LeaseRef LeaseBook::find(NodeId client) const {
   const auto found = leases_.find(client);
@@ -52,43 +43,46 @@ std::uint64_t LeaseBook::share(std::uint64_t asked, std::uint64_t there) const {
 
 // Of a tier: 0 while leases cover more than it still offers.
 std::uint64_t LeaseBook::free_bytes(Medium medium) const {
-  if (medium == Medium::memory) return room_.largest_bytes();
+  if (medium == Medium::memory) return room_.free_bytes();
   const std::uint64_t there = config_.budget_bytes(medium);
   return there - std::min(there, parts_.statistics.lent[medium]);
 }
 
 // What leases could cover besides, had the medium all that it had at the start. A lease that is
-// granted while the owner wants HBM back grows into its range later; it gets no room that other
-// leases had.
+// granted while the owner wants HBM back gets it later; it gets no room that other leases had.
 std::uint64_t LeaseBook::free_range(Medium medium) const {
   if (medium == Medium::memory) return free_bytes(medium);
   std::uint64_t taken = 0;
-  for (const LeaseRef& lease : all()) taken += lease->quota(medium).range;
-  return capacity_[medium] - std::min(capacity_[medium], taken);
+  for (const LeaseRef& lease : all()) taken += lease->quota(medium).granted;
+  const std::uint64_t capacity = parts_.store.capacity(medium);
+  return capacity - std::min(capacity, taken);
 }
 
-bool LeaseBook::may_grow(const wire::Ask& ask) const {
+bool LeaseBook::may_grow(const wire::Ask& ask, const Lease* has) const {
   if (wiping_ == 0 && ended_.empty()) return false;
   return std::ranges::any_of(wire::kMedia, [&](Medium medium) {
-    const std::uint64_t asked = ask.bytes[medium];
-    return share(asked, free_bytes(medium)) < share(asked, config_.budget_bytes(medium));
+    const std::uint64_t asked = ask.bytes[medium], there = has == nullptr ? 0 : has->quota(medium).bytes;
+    return share(asked, there + free_bytes(medium)) < share(asked, config_.budget_bytes(medium));
   });
 }
 
-LeaseRef LeaseBook::grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask) {
+LeaseRef LeaseBook::grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask, Form form) {
   auto lease = std::make_shared<Lease>();
-  for (const Medium medium : wire::kMedia) {
-    Quota& quota = lease->quota(medium);
-    quota.range = share(ask.bytes[medium], free_range(medium));
-    quota.bytes = share(quota.range, free_bytes(medium));
-  }
-  const wire::MediumBytes granted = lease->usable();
-  if (granted.sum() == 0) return nullptr;
-  lease->id = ++last_id_;
   lease->client = client;
   lease->tenant = tenant;
-  lease->first = room_.take(granted.memory).value_or(0);
-  for (const Medium medium : wire::kMedia) parts_.statistics.lent[medium] += granted[medium];
+  lease->resizable = form == Form::resizable;
+  if (lease->resizable) {
+    grow_memory(*lease, share(ask.bytes.memory, free_bytes(Medium::memory)));
+  } else if (const std::uint64_t bytes = share(ask.bytes.memory, room_.largest_bytes()); bytes != 0) {
+    lease->base = *room_.take(bytes);
+    lease->memory.add({lease->base, bytes});
+  }
+  lease->quota(Medium::memory).granted = lease->memory.bytes();
+  set_quota(*lease, Medium::memory, lease->memory.bytes());
+  for (const Medium medium : kStaged) resize_staged(*lease, medium, ask.bytes[medium], 0);
+  const wire::MediumBytes granted = lease->usable();
+  if (granted.sum() == 0 && (ask.bytes.sum() != 0 || !lease->resizable)) return nullptr;
+  lease->id = ++last_id_;
   leases_[client.id] = lease;
   if (const auto times = leased_.next(); times.logged)
     VMEM_LOG_INFO("node {} has {} of memory, {} on disks and {} of HBM ({} leases so far)", number(client.id),
@@ -96,24 +90,112 @@ LeaseRef LeaseBook::grant(NodeIdentity client, const std::string& tenant, const 
   return lease;
 }
 
-// Prefers disconnected nodes, then large leases.
+// Prefers room behind what the lease has. Leases begin far apart, so that each finds such room.
+void LeaseBook::grow_memory(Lease& lease, std::uint64_t bytes) {
+  const auto take = [&](Extent extent) {
+    room_.take_at(extent);
+    lease.memory.add(extent);
+    bytes -= extent.bytes;
+  };
+  for (const Extent& each : lease.memory.extents().all())
+    take({each.end(), std::min(bytes, room_.bytes_from(each.end()))});
+  while (bytes != 0 && lease.memory.extents().count() < wire::kMostExtents) {
+    const Extent free = largest_free();
+    if (free.bytes == 0) return;
+    const std::uint64_t most = std::min(bytes, free.bytes);
+    const std::uint64_t before = free.first == 0 ? 0 : (free.bytes - most) / 2 / kGranuleBytes * kGranuleBytes;
+    take({free.first + before, most});
+  }
+}
+
+Extent LeaseBook::largest_free() const {
+  const std::vector<Extent> all = room_.all();
+  return all.empty() ? Extent{} : *std::ranges::max_element(all, {}, &Extent::bytes);
+}
+
+void LeaseBook::resize(Lease& lease, const wire::Ask& ask, std::uint64_t sequence) {
+  for (const Extent& each : ask.returned) take_back(lease, each, sequence);
+  const std::uint64_t has = lease.memory.bytes();
+  const std::uint64_t wanted = share(ask.bytes.memory, has + free_bytes(Medium::memory));
+  if (wanted > has) grow_memory(lease, wanted - has);
+  lease.quota(Medium::memory).granted = lease.memory.bytes();
+  set_quota(lease, Medium::memory, lease.memory.bytes());
+  for (const Medium medium : kStaged) resize_staged(lease, medium, ask.bytes[medium], sequence);
+}
+
+void LeaseBook::resize_staged(Lease& lease, Medium medium, std::uint64_t asked, std::uint64_t sequence) {
+  Quota& quota = lease.quota(medium);
+  const std::uint64_t before = std::exchange(quota.granted, 0), had = quota.bytes;
+  const std::uint64_t offset = wire::first_offset(medium);
+  quota.granted = share(asked, free_range(medium));
+  if (quota.granted < before)
+    quota.granted = parts_.store.erase_released(lease, offset + quota.granted, offset + before, sequence) - offset;
+  set_quota(lease, medium, 0);
+  set_quota(lease, medium, std::min(quota.granted, std::max(had, share(quota.granted, free_bytes(medium)))));
+}
+
+// What is refused the borrower sees in the answer, and returns again: of one extent with pages in
+// use, the next one may be a hole too many.
+void LeaseBook::take_back(Lease& lease, Extent extent, std::uint64_t sequence) {
+  const std::uint64_t first = extent.first - lease.base;
+  if (!lease.memory.contains(extent)) return;
+  Extents left = lease.memory.extents();
+  left.take_at(extent);
+  if (left.count() > wire::kMostExtents ||
+      parts_.store.erase_released(lease, first, first + extent.bytes, sequence) != first)
+    return;
+  wipe(lease.memory.remove(extent), {extent});
+}
+
+// Memory that is free once it is wiped.
+std::uint64_t LeaseBook::coming_bytes() const {
+  std::uint64_t bytes = wiping_bytes_;
+  for (const LeaseRef& lease : ended_) bytes += lease->memory.bytes();
+  return bytes;
+}
+
+std::uint64_t LeaseBook::room(const Lease& lease, Medium medium) const {
+  const Quota& quota = lease.quota(medium);
+  const std::uint64_t most = config_.client_bytes - std::min(config_.client_bytes, quota.granted);
+  std::uint64_t there = std::min(free_range(medium), free_bytes(medium));
+  if (medium == Medium::memory) there += coming_bytes();
+  if (medium == Medium::memory && lease.memory.extents().count() >= wire::kMostExtents) {
+    there = 0;
+    for (const Extent& each : lease.memory.extents().all()) there += room_.bytes_from(each.end());
+  }
+  return std::min(most, there) / kGranuleBytes * kGranuleBytes;
+}
+
+wire::Lent LeaseBook::lent(const Lease& lease) const {
+  wire::Lent lent{.lease = lease.id, .bytes = lease.usable(), .nodes = static_cast<std::uint32_t>(leases_.size())};
+  for (const Medium medium : wire::kMedia) lent.room[medium] = room(lease, medium);
+  if (lease.resizable) lent.memory = lease.memory.extents().all();
+  name_holder(lent, &lease);
+  return lent;
+}
+
 wire::Lent LeaseBook::full() const {
   wire::Lent lent{.answer = wire::Answer::full, .nodes = static_cast<std::uint32_t>(leases_.size())};
+  name_holder(lent, nullptr);
+  return lent;
+}
+
+// Prefers disconnected nodes, then large leases.
+void LeaseBook::name_holder(wire::Lent& lent, const Lease* except) const {
   for (const Medium medium : wire::kMedia) lent.lendable_bytes += config_.budget_bytes(medium);
   lent.leased_bytes = parts_.statistics.lent.sum();
-  const auto rank = [](const auto& each) {
-    return std::pair(!each.second->is_connected(), each.second->usable().sum());
-  };
-  const auto most = std::ranges::max_element(leases_, {}, rank);
-  if (most == leases_.end()) return lent;
-  const Lease& lease = *most->second;
-  lent.holder = number(most->first);
-  lent.holder_bytes = lease.usable().sum();
-  if (!lease.is_connected()) {
-    const std::uint64_t gone_for = config_.clock->now_us() - lease.gone_us;
-    lent.holder_left_us = std::max<std::uint64_t>(1, config_.grace_us - std::min(config_.grace_us, gone_for));
+  const Lease* most = nullptr;
+  const auto rank = [](const Lease& lease) { return std::pair(!lease.is_connected(), lease.usable().sum()); };
+  for (const auto& [client, lease] : leases_) {
+    if (lease.get() == except || (most != nullptr && rank(*lease) <= rank(*most))) continue;
+    most = lease.get();
   }
-  return lent;
+  if (most == nullptr) return;
+  lent.holder = number(most->client.id);
+  lent.holder_bytes = most->usable().sum();
+  if (most->is_connected()) return;
+  const std::uint64_t gone_for = config_.clock->now_us() - most->gone_us;
+  lent.holder_left_us = std::max<std::uint64_t>(1, config_.grace_us - std::min(config_.grace_us, gone_for));
 }
 
 // ---- ends ----
@@ -157,18 +239,30 @@ bool LeaseBook::wipe_ended() {
     did = true;
     each = ended_.erase(each);
     parts_.store.erase_all(*lease);
-    for (const Medium medium : kStaged) set_quota(*lease, medium, 0);
-    const Bytes dirty = config_.memory.subspan(lease->first, lease->touched);
-    ++wiping_;
-    // Cannot throw, so how it ended says nothing.
-    parts_.workers.post([dirty](std::uint32_t) { std::memset(dirty.data(), 0, dirty.size()); },
-                        [this, lease](tiers::Workers::Ended) {
-                          --wiping_;
-                          room_.give_back(lease->first, lease->quota(Medium::memory).range);
-                          set_quota(*lease, Medium::memory, 0);
-                        });
+    std::vector<Extent> dirty;
+    const std::vector<Extent> freed = lease->memory.extents().all();
+    for (const Extent& extent : freed) std::ranges::copy(lease->memory.remove(extent), std::back_inserter(dirty));
+    for (const Medium medium : wire::kMedia) set_quota(*lease, medium, 0);
+    wipe(std::move(dirty), freed);
   }
   return did;
+}
+
+void LeaseBook::wipe(std::vector<Extent> dirty, std::vector<Extent> freed) {
+  ++wiping_;
+  for (const Extent& each : freed) wiping_bytes_ += each.bytes;
+  // Cannot throw, so how it ended says nothing.
+  parts_.workers.post(
+      [memory = config_.memory, dirty = std::move(dirty)](std::uint32_t) {
+        for (const Extent& each : dirty) std::memset(memory.subspan(each.first).data(), 0, each.bytes);
+      },
+      [this, freed = std::move(freed)](tiers::Workers::Ended) {
+        --wiping_;
+        for (const Extent& each : freed) {
+          room_.give_back(each);
+          wiping_bytes_ -= each.bytes;
+        }
+      });
 }
 
 // ---- disks and HBM ----
@@ -220,7 +314,7 @@ bool LeaseBook::extend(Medium medium, std::uint64_t there) {
   bool did = false;
   for (const auto& [client, lease] : leases_) {
     const Quota& quota = lease->quota(medium);
-    const std::uint64_t more = std::min(quota.range - quota.bytes, there - parts_.statistics.lent[medium]);
+    const std::uint64_t more = std::min(quota.granted - quota.bytes, there - parts_.statistics.lent[medium]);
     if (more < kGranuleBytes) continue;
     set_quota(*lease, medium, quota.bytes + more / kGranuleBytes * kGranuleBytes);
     tell(*lease);
@@ -232,10 +326,9 @@ bool LeaseBook::extend(Medium medium, std::uint64_t there) {
 // A disconnected borrower asks when it reconnects.
 void LeaseBook::tell(const Lease& lease) {
   if (!lease.is_connected()) return;
-  const wire::Lent lent{.lease = lease.id, .bytes = lease.usable()};
   const wire::RequestId nothing{number(lease.client.id), Epoch{static_cast<std::uint64_t>(lease.client.incarnation)},
                                 wire::kUnasked};
-  parts_.replies.send(lease.peer, nothing, wire::Kind::allocated, wire::body_of(lent));
+  parts_.replies.send(lease.peer, nothing, lent(lease));
 }
 
 }  // namespace vmem::rdma

@@ -1,5 +1,6 @@
-// Who has which part of the lent memory, disks and HBM. A lease ends with its borrower, on request,
-// or after the grace period. Its memory is lent again once it is not in use and has been wiped.
+// Who has which part of the lent memory, disks and HBM. A lease has what its borrower asked for
+// last, as far as there was room. It ends with its borrower, on request, or after the grace period.
+// Memory is lent again once it is not in use and has been wiped.
 //
 // Thread: the one that steps the service.
 #pragma once
@@ -32,12 +33,21 @@ class LeaseBook {
   LeaseBook(const ServiceConfig& config, Parts parts);
 
   LeaseRef find(NodeId client) const;  // null: none
-  // Null: there is no room.
-  LeaseRef grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask);
+  enum class Form : std::uint8_t { resizable, one_extent };
+  // Null: there is nothing of what was asked for.
+  LeaseRef grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask, Form form);
+  // Gives the lease what was asked for, as far as there is room, and takes back the rest, with the
+  // pages there: of memory what is returned, of disks and HBM the end. Pages that are in use, or
+  // were put after the ask (`sequence`), stay, and so does what lies before them. REQUIRES: it is
+  // resizable.
+  void resize(Lease& lease, const wire::Ask& ask, std::uint64_t sequence);
+  // The answer to its borrower.
+  wire::Lent lent(const Lease& lease) const;
   // The answer to an ask without room: names a holder of the room.
   wire::Lent full() const;
-  // True if leases that are ending will free more room for this ask.
-  bool may_grow(const wire::Ask& ask) const;
+  // True if memory that is being wiped, or a lease that is ending, will give this ask more room.
+  // `has`: null: the borrower has no lease.
+  bool may_grow(const wire::Ask& ask, const Lease* has) const;
   std::size_t size() const { return leases_.size(); }
 
   // The peer of a lease is gone: the grace period begins.
@@ -55,6 +65,14 @@ class LeaseBook {
   std::uint64_t share(std::uint64_t asked, std::uint64_t there) const;
   std::uint64_t free_bytes(wire::Medium medium) const;
   std::uint64_t free_range(wire::Medium medium) const;
+  std::uint64_t coming_bytes() const;
+  std::uint64_t room(const Lease& lease, wire::Medium medium) const;
+  void grow_memory(Lease& lease, std::uint64_t bytes);
+  Extent largest_free() const;
+  void resize_staged(Lease& lease, wire::Medium medium, std::uint64_t asked, std::uint64_t sequence);
+  void take_back(Lease& lease, Extent extent, std::uint64_t sequence);
+  void wipe(std::vector<Extent> dirty, std::vector<Extent> freed);
+  void name_holder(wire::Lent& lent, const Lease* except) const;
   std::vector<LeaseRef> all() const;
   bool follow(wire::Medium medium);
   void shrink(wire::Medium medium, std::uint64_t there);
@@ -65,12 +83,12 @@ class LeaseBook {
   const ServiceConfig& config_;
   const Parts parts_;
   LogLimit leased_, lapsed_;
-  const wire::MediumBytes capacity_;  // of the media, at the start
-  Extents room_;                      // of the lent memory
+  Extents room_;  // of the lent memory, in no lease and wiped
   std::uint64_t last_id_ = 0;
   std::map<NodeId, LeaseRef> leases_;
   std::list<LeaseRef> ended_;  // not wiped yet
-  std::uint32_t wiping_ = 0;   // ended leases being wiped
+  std::uint32_t wiping_ = 0;   // times that memory is being wiped
+  std::uint64_t wiping_bytes_ = 0;
 };
 
 }  // namespace vmem::rdma

@@ -1,5 +1,6 @@
 #include "rdma/lending/memory_service/memory_service.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "base/log.hpp"
@@ -14,6 +15,12 @@ using wire::Kind;
 // Between checks for dead nodes and changed budgets.
 constexpr std::uint64_t kLookUs = 5'000;
 constexpr std::uint64_t kMostComing = 5'000'000;  // µs: longest wait for room of ending leases
+
+wire::Ask no_more_than(wire::Ask ask, const Lease& has) {
+  for (const wire::Medium medium : wire::kMedia)
+    ask.bytes[medium] = std::min(ask.bytes[medium], has.quota(medium).granted);
+  return ask;
+}
 
 }  // namespace
 
@@ -155,29 +162,40 @@ void MemoryService::request(const Peer& from, const wire::Parsed& message) {
 }
 
 void MemoryService::on_ask(const Peer& from, const wire::Header& header, ConstBytes body) {
-  const auto ask = wire::read_body<wire::Ask>(body);
+  const auto ask = wire::read_ask(body, from.version);
   if (!ask || !parts_->replies.admit(from.id, header)) return;
-  const wire::Lent lent = answer_to(*ask, from);
-  parts_->replies.send(from.id, header.request, Kind::allocated, wire::body_of(lent));
+  parts_->replies.send(from.id, header.request, answer_to(*ask, from, header.request.sequence));
   parts_->replies.abandon(header.request);  // a later ask may get a different answer
 }
 
-wire::Lent MemoryService::answer_to(const wire::Ask& ask, const Peer& asking) {
+wire::Lent MemoryService::answer_to(const wire::Ask& ask, const Peer& asking, std::uint64_t sequence) {
   if (const LeaseRef old = parts_->leases.find(asking.node.id);
       old && old->client.incarnation != asking.node.incarnation)
     parts_->leases.end(asking.node.id);
   find_dead();
   LeaseRef lease = parts_->leases.find(asking.node.id);
+  const bool drains = draining_.load(std::memory_order_relaxed);
+  const bool fixed = lease && !lease->resizable;
+  // Room of ended leases is being wiped.
+  const bool may_grow = !drains && !fixed && parts_->leases.may_grow(ask, lease.get());
+  const bool more_soon = may_grow && waits(asking.id);
+  if (!may_grow) asked_us_.erase(asking.id);
   if (!lease) {
-    if (draining_.load(std::memory_order_relaxed)) return {.answer = Answer::drains};
-    // Room of ended leases is being wiped.
-    if (parts_->leases.may_grow(ask) && waits(asking.id)) return {.answer = Answer::again};
-    lease = parts_->leases.grant(asking.node, asking.tenant, ask);
+    if (drains) return {.answer = Answer::drains};
+    if (more_soon) return {.answer = Answer::again};
+    lease = parts_->leases.grant(
+        asking.node, asking.tenant, ask,
+        asking.version < wire::kResizableVersion ? LeaseBook::Form::one_extent : LeaseBook::Form::resizable);
     if (!lease) return parts_->leases.full();
+  } else if (!fixed) {
+    parts_->leases.resize(*lease, drains ? no_more_than(ask, *lease) : ask, sequence);
   }
   lease->peer = asking.id;
   parts_->dead.watch(asking.node, asking.process);
-  return {.lease = lease->id, .bytes = lease->usable()};
+  wire::Lent lent = parts_->leases.lent(*lease);
+  if (more_soon) lent.answer = Answer::again;
+  if (drains) lent.room = {};
+  return lent;
 }
 
 // True while the node may still be told to ask again; limited by kMostComing.

@@ -1,10 +1,11 @@
 // The work of `vmem daemon`: lends memory, and room on disks and in HBM, to pages of other nodes.
 //
-// A connected node that asks gets a lease, a range of its own, and chooses the offsets of its pages
-// in it. A page arrives with its seal, and is held once it was verified against it. The borrower
-// verifies each page that it fetches. After a mismatch it fetches the page again, and this service
-// verifies its own copy before it sends it. Pages to and from a disk or HBM pass through staging
-// memory, but a page is fetched directly from HBM if the transport sends from a GPU's memory.
+// A connected node that asks gets a lease, a quota of each medium, and chooses the offsets of its
+// pages in it. A page arrives with its seal, and is held once it was verified against it. The
+// borrower verifies each page that it fetches. After a mismatch it fetches the page again, and this
+// service verifies its own copy before it sends it. Pages to and from a disk or HBM pass through
+// staging memory, but a page is fetched directly from HBM if the transport sends from a GPU's
+// memory.
 //
 // A disconnected node keeps its lease for a grace period. The lease ends earlier if the node's
 // process has ended (DeadNodes), or if a new incarnation of the node asks for one. The memory of a
@@ -75,7 +76,7 @@ class MemoryService final : public Service {
 
   tiers::PinningTier* direct_hbm(Transport& transport) const;
   void on_ask(const Peer& from, const wire::Header& header, ConstBytes body);
-  wire::Lent answer_to(const wire::Ask& ask, const Peer& asking);
+  wire::Lent answer_to(const wire::Ask& ask, const Peer& asking, std::uint64_t sequence);
   void on_end(const Peer& from, const wire::Header& header, ConstBytes body);
   void on_release(const Peer& from, const wire::Header& header, ConstBytes body);
 
@@ -91,7 +92,7 @@ class MemoryService final : public Service {
   std::atomic<bool> draining_ = false;
   std::unique_ptr<Slab> slab_;
   LogLimit died_;
-  std::map<PeerId, std::uint64_t> asked_us_;  // when a node's first ask was answered `again`
+  std::map<PeerId, std::uint64_t> asked_us_;  // when a node was answered `again` first
   std::uint64_t look_us_ = 0;                 // next check for dead nodes and changed budgets
   tiers::Inbox inbox_{[this] { poke(); }};    // ends of the workers' work
   std::unique_ptr<tiers::Workers> workers_;

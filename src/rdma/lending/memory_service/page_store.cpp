@@ -1,6 +1,5 @@
 #include "rdma/lending/memory_service/page_store.hpp"
 
-#include <algorithm>
 #include <iterator>
 
 #include "base/memory_reserve.hpp"
@@ -15,14 +14,25 @@ Staging::~Staging() {
   if (owner_ != nullptr) (void)ran_within_memory([this] { owner_->give_back(first_, bytes_); });
 }
 
+wire::MediumBytes PageStore::budgets(const ServiceConfig& config) {
+  wire::MediumBytes bytes;
+  for (const wire::Medium medium : wire::kMedia) bytes[medium] = config.budget_bytes(medium);
+  return bytes;
+}
+
+bool PageStore::is_within(const Lease& lease, std::uint64_t offset, std::uint64_t bytes) const {
+  const auto medium = wire::medium_of(offset);
+  if (!medium || bytes == 0) return false;
+  const bool in_memory = *medium == wire::Medium::memory;
+  const std::uint64_t begin = offset - wire::first_offset(*medium);
+  const std::uint64_t end = in_memory ? capacity_.memory : lease.quota(*medium).granted;
+  if (begin % kGranuleBytes != 0 || bytes % kGranuleBytes != 0 || begin > end || bytes > end - begin) return false;
+  return !in_memory || lease.memory.contains(lease.in_memory(begin, bytes));
+}
+
 Answer PageStore::make_room(Lease& lease, const wire::PageAt& at, std::uint64_t sequence) {
   const std::uint64_t bytes = at.page.bytes;
-  const auto medium = wire::medium_of(at.offset);
-  if (!medium) return Answer::refused;
-  const std::uint64_t begin = at.offset - wire::first_offset(*medium), room = lease.quota(*medium).range;
-  if (bytes == 0 || at.page.version == 0 || begin % kGranuleBytes != 0 || bytes % kGranuleBytes != 0 || begin > room ||
-      bytes > room - begin)
-    return Answer::refused;
+  if (at.page.version == 0 || !is_within(lease, at.offset, bytes)) return Answer::refused;
   auto first = lease.pages.upper_bound(at.offset);
   if (first != lease.pages.begin() && std::prev(first)->first + std::prev(first)->second.page.bytes > at.offset)
     --first;
@@ -38,7 +48,7 @@ Answer PageStore::make_room(Lease& lease, const wire::PageAt& at, std::uint64_t 
 }
 
 void PageStore::add(Lease& lease, const wire::PageAt& at, std::uint64_t sequence) {
-  if (!is_staged(at.offset)) lease.touched = std::max(lease.touched, at.offset + at.page.bytes);
+  if (!is_staged(at.offset)) lease.memory.touch(lease.in_memory(at.offset, at.page.bytes));
   lease.pages[at.offset] = {.page = at.page, .sequence = sequence};
 }
 
@@ -58,6 +68,20 @@ void PageStore::erase(Lease& lease, Lease::Pages::iterator at) {
     --statistics_.pages;
   }
   lease.pages.erase(at);
+}
+
+std::uint64_t PageStore::erase_released(Lease& lease, std::uint64_t first, std::uint64_t end, std::uint64_t sequence) {
+  auto page = lease.pages.lower_bound(end);
+  while (page != lease.pages.begin()) {
+    --page;
+    const std::uint64_t page_end = page->first + page->second.page.bytes;
+    if (page_end <= first) break;
+    const bool in_use = page->second.state == LentPage::State::arriving || page->second.readers != 0;
+    if (in_use || page->first < first || page_end > end || page->second.sequence > sequence) return page_end;
+    const auto old = page++;
+    erase(lease, old);
+  }
+  return first;
 }
 
 void PageStore::erase_all(Lease& lease) {

@@ -41,7 +41,13 @@ class Staging {
 class PageStore {
  public:
   PageStore(const ServiceConfig& config, ServiceStatistics& statistics)
-      : config_(config), statistics_(statistics), staging_(config.lendable_bytes(), config.staging_bytes) {}
+      : config_(config),
+        statistics_(statistics),
+        capacity_(budgets(config)),
+        staging_(config.lendable_bytes(), config.staging_bytes) {}
+
+  // Of the medium, at the start.
+  std::uint64_t capacity(wire::Medium medium) const { return capacity_[medium]; }
 
   // Erases the pages that the one at `at` overlaps. Erases none if one of them has a later sequence
   // (refused) or is in use (again).
@@ -52,19 +58,26 @@ class PageStore {
   void hold(Lease& lease, std::uint64_t offset);
   void erase(Lease& lease, Lease::Pages::iterator page);
   void erase_all(Lease& lease);
+  // The borrower has released all pages between these offsets, by a message with that sequence;
+  // earlier ones may have been lost. Erases them, from the end, up to one that is in use, that was
+  // put later, or that is not all there. Returns where it ends; `first`: none is left.
+  std::uint64_t erase_released(Lease& lease, std::uint64_t first, std::uint64_t end, std::uint64_t sequence);
 
   // Memory of a page that is not staged.
   Bytes memory(const Lease& lease, std::uint64_t offset, std::uint64_t bytes) const {
-    return config_.memory.subspan(lease.first + offset, bytes);
+    return config_.memory.subspan(lease.in_memory(offset, bytes).first, bytes);
   }
   // Empty: none is free now.
   Staging stage(std::uint64_t bytes);
 
  private:
+  static wire::MediumBytes budgets(const ServiceConfig& config);
+  bool is_within(const Lease& lease, std::uint64_t offset, std::uint64_t bytes) const;
   std::uint64_t& held_bytes(std::uint64_t offset) { return statistics_.held[*wire::medium_of(offset)]; }
 
   const ServiceConfig& config_;
   ServiceStatistics& statistics_;
+  const wire::MediumBytes capacity_;
   Extents staging_;
 };
 

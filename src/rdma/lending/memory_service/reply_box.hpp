@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log_limit.hpp"
+#include "rdma/lending/lease_message.hpp"
 #include "rdma/lending/memory_service/reply_cache.hpp"
 #include "rdma/lending/memory_service/service_config.hpp"
 #include "rdma/lending/protocol.hpp"
@@ -31,6 +32,10 @@ class ReplyBox {
   bool admit(PeerId peer, const wire::Header& header);
   void send(PeerId peer, const wire::RequestId& request, wire::Kind kind, ConstBytes body,
             Repeat repeat = Repeat::forget);
+  // Answers an ask, in the form of the peer's version.
+  void send(PeerId peer, const wire::RequestId& request, const wire::Lent& lent) {
+    send(peer, request, wire::Kind::allocated, wire::encode(lent, peers_.version(peer)));
+  }
   // The admitted request has no remembered reply: a retry is carried out.
   void abandon(const wire::RequestId& request) { cache_.abandoned(request); }
   // Nothing is remembered for the node any more.

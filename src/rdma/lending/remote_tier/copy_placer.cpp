@@ -10,9 +10,6 @@
 namespace vmem::rdma {
 namespace {
 
-// Media whose usable part changes under a lease.
-constexpr std::array kRevised = {wire::Medium::disk, wire::Medium::hbm};
-
 // Bytes of pages that fit in these rooms. Two copies lie on two nodes. If only one node lends,
 // pages have one copy, as in allocate(). A node that is full still counts.
 std::uint64_t storable(std::span<const std::uint64_t> rooms, std::uint32_t replicas) {
@@ -47,8 +44,8 @@ tiers::TierUsage CopyPlacer::usage_now() const {
   std::vector<std::uint64_t> all, ready;
   for (const Room& room : rooms_) {
     std::uint64_t bytes = 0;
-    for (const Part& part : room.parts) bytes += room.budget(part);
-    if (bytes != 0) all.push_back(bytes);
+    for (const LentPart& part : room.parts) bytes += room.budget(part);
+    if (bytes != 0 || room.takes_pages()) all.push_back(bytes);
     if (room.takes_pages()) ready.push_back(room.free_bytes());
   }
   return {storable(all, replicas_), used_bytes_, storable(ready, replicas_)};
@@ -59,12 +56,24 @@ std::vector<std::uint64_t> CopyPlacer::places() const {
   const std::lock_guard lock(mutex_);
   if (replicas_ != 1) return {usage_now().budget_bytes};
   std::vector<std::uint64_t> all;
-  for (const Room& room : rooms_) {
-    for (const Part& part : room.parts) {
-      if (const std::uint64_t bytes = room.budget(part); bytes != 0) all.push_back(bytes);
-    }
-  }
+  for (const Room& room : rooms_) room.add_places(all);
   return all;
+}
+
+std::vector<std::uint64_t> CopyPlacer::obtainable_places() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint64_t> all, by_node;
+  for (const Room& room : rooms_) {
+    room.add_places(all);
+    std::uint64_t bytes = 0;
+    for (const LentPart& part : room.parts) {
+      const std::uint64_t more = room.ready && !room.draining ? part.obtainable : 0;
+      if (more != 0) all.push_back(more);
+      bytes += room.budget(part) + more;
+    }
+    if (bytes != 0 || room.takes_pages()) by_node.push_back(bytes);
+  }
+  return replicas_ == 1 ? all : std::vector{storable(by_node, replicas_)};
 }
 
 // A page in transit may need room although none is left to commit to: without any, no page could
@@ -287,28 +296,52 @@ void CopyPlacer::give_back(const CopyPlace& copy, std::uint64_t bytes) {
 
 // ---- rooms ----
 
-void CopyPlacer::set_room(std::uint32_t node, const wire::Lent& lent) {
+bool CopyPlacer::set_room(std::uint32_t node, const wire::Lent& lent) {
   const std::lock_guard lock(mutex_);
   Room& room = rooms_[node];
-  ++revision_;
+  const std::pair before(room.lease, std::pair(room.ready, room.usable()));
   if (room.lease != lent.lease) {
-    room = {.draining = room.draining, .busy = room.busy, .lease = lent.lease, .parts = {}, .levels = room.levels};
-    for (const wire::Medium medium : wire::kMedia) {
-      const std::uint64_t bytes = lent.bytes[medium];
-      room.part(medium) = {bytes, bytes, Extents(wire::first_offset(medium), bytes)};
-    }
+    room.begin(lent);
+  } else if (!room.follow(lent)) {
+    return false;
   }
-  room.set_usable(lent.bytes);
   room.ready = true;
+  room.limit(borrow_bytes_);
+  revision_ += before != std::pair(room.lease, std::pair(room.ready, room.usable())) ? 1 : 0;
+  return true;
 }
 
 wire::MediumBytes CopyPlacer::revise(std::uint32_t node, const wire::MediumBytes& usable) {
   const std::lock_guard lock(mutex_);
   Room& room = rooms_[node];
   const wire::MediumBytes before = room.usable();
-  room.set_usable(usable);
+  room.follow_tiers(usable);
   revision_ += room.usable() != before ? 1 : 0;
   return before;
+}
+
+CopyPlacer::GivenUp CopyPlacer::give_up(std::uint32_t node, const wire::MediumBytes& wanted,
+                                        const std::function<bool()>& surplus) {
+  const std::lock_guard lock(mutex_);
+  Room& room = rooms_[node];
+  if (!surplus()) return {.memory = {}, .left = room.leased()};
+  const wire::MediumBytes before = room.leased();
+  GivenUp given{.memory = room.take_out(wanted), .left = room.leased()};
+  revision_ += given.left != before ? 1 : 0;
+  return given;
+}
+
+std::vector<CopyPlacer::Lendable> CopyPlacer::lendable() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Lendable> all;
+  for (std::uint32_t node = 0; node < rooms_.size(); ++node) {
+    const Room& room = rooms_[node];
+    if (!room.ready || room.draining) continue;
+    Lendable& each = all.emplace_back(node, room.lease, room.usable(), wire::MediumBytes{}, room.obtainable());
+    for (const wire::Medium medium : wire::kMedia) each.free[medium] = room.part(medium).free_bytes();
+    each.levels = room.levels;
+  }
+  return all;
 }
 
 void CopyPlacer::set_away(std::uint32_t node) {
@@ -318,8 +351,7 @@ void CopyPlacer::set_away(std::uint32_t node) {
 
 void CopyPlacer::drop(std::uint32_t node) {
   const std::lock_guard lock(mutex_);
-  Room& room = rooms_[node];
-  room = {.draining = room.draining, .busy = room.busy, .parts = {}, .levels = room.levels};
+  rooms_[node].end();
   ++revision_;
 }
 
@@ -339,19 +371,12 @@ void CopyPlacer::set_level(std::uint32_t node, wire::Medium medium, std::uint32_
   rooms_[node].levels[static_cast<std::size_t>(medium)] = level;
 }
 
-bool CopyPlacer::is_draining(std::uint32_t node) const {
+bool CopyPlacer::moves_pages() const {
   const std::lock_guard lock(mutex_);
-  return rooms_[node].draining;
-}
-
-bool CopyPlacer::is_empty(std::uint32_t node) const {
-  const std::lock_guard lock(mutex_);
-  return rooms_[node].used() == 0;
-}
-
-std::uint64_t CopyPlacer::revision() const {
-  const std::lock_guard lock(mutex_);
-  return revision_;
+  return std::ranges::any_of(rooms_, [](const Room& room) {
+    const LentPart& hbm = room.part(wire::Medium::hbm);
+    return room.draining ? room.used() != 0 : hbm.used() > hbm.usable;
+  });
 }
 
 std::uint32_t CopyPlacer::nodes() const {
@@ -364,15 +389,15 @@ std::string CopyPlacer::address(std::uint32_t node) const {
   return peers_[node];
 }
 
-wire::MediumBytes CopyPlacer::lent(std::uint32_t node) const {
+CopyPlacer::NodeRoom CopyPlacer::room(std::uint32_t node) const {
   const std::lock_guard lock(mutex_);
-  return rooms_[node].usable();
-}
-
-bool CopyPlacer::disk_failed(std::uint32_t node) const {
-  const std::lock_guard lock(mutex_);
-  const Part& disk = rooms_[node].part(wire::Medium::disk);
-  return disk.usable < disk.leased;
+  const Room& room = rooms_[node];
+  return {.leased = room.leased(),
+          .usable = room.usable(),
+          .obtainable = room.obtainable(),
+          .draining = room.draining,
+          .disk_failed = room.disk_failed,
+          .empty = room.used() == 0};
 }
 
 bool CopyPlacer::is_wanted_back(const CopyPlace& copy) const {
@@ -382,50 +407,8 @@ bool CopyPlacer::is_wanted_back(const CopyPlace& copy) const {
 
 // Of a disk that failed, nobody knows which pages are gone, and none is better off elsewhere.
 bool CopyPlacer::wanted_back(const CopyPlace& copy) const {
-  const Part& hbm = rooms_[copy.node].part(wire::Medium::hbm);
+  const LentPart& hbm = rooms_[copy.node].part(wire::Medium::hbm);
   return wire::medium_of(copy.offset) == wire::Medium::hbm && hbm.used() - hbm.leaving > hbm.usable;
-}
-
-wire::MediumBytes CopyPlacer::Room::usable() const {
-  wire::MediumBytes all;
-  for (const wire::Medium medium : wire::kMedia) all[medium] = part(medium).usable;
-  return all;
-}
-
-void CopyPlacer::Room::set_usable(const wire::MediumBytes& usable) {
-  for (const wire::Medium medium : kRevised) {
-    Part& each = part(medium);
-    if (usable[medium] > each.leased) {  // granted while the owner wanted some back
-      each.room.give_back(wire::first_offset(medium) + each.leased, usable[medium] - each.leased);
-      each.leased = usable[medium];
-    }
-    each.usable = usable[medium];
-  }
-}
-
-std::uint64_t CopyPlacer::Room::used() const {
-  std::uint64_t all = 0;
-  for (const Part& each : parts) all += each.used();
-  return all;
-}
-
-std::uint64_t CopyPlacer::Room::free_bytes() const {
-  std::uint64_t all = 0;
-  for (const Part& each : parts) all += each.free_bytes();
-  return all;
-}
-
-std::uint64_t CopyPlacer::Room::largest() const {
-  return std::ranges::max(parts | std::views::transform(&Part::largest));
-}
-
-// Of media alike memory comes first: nothing has to be staged on the way there.
-std::optional<wire::Medium> CopyPlacer::Room::medium_for(std::uint64_t bytes) const {
-  std::optional<wire::Medium> best;
-  for (const wire::Medium medium : {wire::Medium::memory, wire::Medium::hbm, wire::Medium::disk}) {
-    if (part(medium).largest() >= bytes && (!best || level(medium) < level(*best))) best = medium;
-  }
-  return best;
 }
 
 }  // namespace vmem::rdma

@@ -1,20 +1,22 @@
 // Places copies of pages in the memory, HBM and disks that nodes lend, and knows the places of
-// each slot's copies. The lender is not asked: a lease is a range that its borrower divides.
+// each slot's copies. The lender is not asked: the borrower divides what its lease has.
 //
 // Thread: any. Its mutex is a leaf: nothing called under it locks.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "rdma/lending/extents.hpp"
 #include "rdma/lending/protocol.hpp"
+#include "rdma/lending/remote_tier/lent_room.hpp"
 #include "tiers/tier.hpp"
 
 namespace vmem::rdma {
@@ -58,9 +60,12 @@ class CopyPlacer {
  public:
   // Whether pages that fit nowhere else go to draining nodes.
   enum class LastResort : std::uint8_t { draining_nodes, none };
-  CopyPlacer(std::vector<std::string> peers, std::uint32_t replicas, LastResort last = LastResort::draining_nodes)
+  // `borrow_bytes`: the most of each medium of a node.
+  CopyPlacer(std::vector<std::string> peers, std::uint32_t replicas, LastResort last = LastResort::draining_nodes,
+             std::uint64_t borrow_bytes = UINT64_MAX)
       : replicas_(replicas),
         last_resort_(last),
+        borrow_bytes_(borrow_bytes),
         peers_(std::move(peers)),
         domains_(peers_.size()),
         rooms_(peers_.size()) {}
@@ -98,30 +103,55 @@ class CopyPlacer {
   // released, and nothing has changed.
   std::optional<CopyPlace> replace(GrantedSlot slot, std::size_t copy, const CopyPlace& reserved);
 
-  // The room that a node lends. A new lease replaces the old one, whose copies are gone. Under the
-  // same lease only the usable part of disk and HBM changes.
-  void set_room(std::uint32_t node, const wire::Lent& lent);
-  // The same for a connected node and its lease. Returns what was usable before.
+  // The room that a node lends. A new lease replaces the old one, whose copies are gone. False:
+  // under the same lease memory is missing; nothing has changed.
+  bool set_room(std::uint32_t node, const wire::Lent& lent);
+  // So much of the disks and HBM of a connected node is usable now. Returns what was usable before.
   wire::MediumBytes revise(std::uint32_t node, const wire::MediumBytes& usable);
+  // The lease is to be no larger than this. Of what is free, takes out the rest, if it is
+  // `surplus`: no page is placed there any more. It is to be returned to the lender. `surplus` is
+  // called under the lock: whoever needs more has said so before it reads the budget.
+  struct GivenUp {
+    std::vector<Extent> memory;
+    wire::MediumBytes left;  // of the lease
+  };
+  GivenUp give_up(std::uint32_t node, const wire::MediumBytes& wanted, const std::function<bool()>& surplus);
+  // What the lease has and could have of each medium, for each node that can be asked for more, in
+  // the order of the nodes.
+  struct Lendable {
+    std::uint32_t node = 0;
+    std::uint64_t lease = 0;
+    wire::MediumBytes usable, free, obtainable;
+    std::array<std::uint32_t, wire::kMedia.size()> levels{};
+  };
+  std::vector<Lendable> lendable() const;
+  // As places(), and what could be had besides.
+  std::vector<std::uint64_t> obtainable_places() const;
   // The node is disconnected; its copies may return.
   void set_away(std::uint32_t node);
   // The node's lease has ended, and its copies with it.
   void drop(std::uint32_t node);
   // A draining node gets no new pages while others have room, and counts with what it has.
   void set_draining(std::uint32_t node, bool draining);
-  bool is_draining(std::uint32_t node) const;
   // A busy node gets new pages only if no other has room.
   void set_busy(std::uint32_t node, bool busy);
   // Of places that do else, those of the lowest level come first. At first disks have level 1, and
   // the others 0.
   void set_level(std::uint32_t node, wire::Medium medium, std::uint32_t level);
-  bool is_empty(std::uint32_t node) const;  // no place there is given
-  // Grows when repairs may have become necessary, or possible.
-  std::uint64_t revision() const;
+  // Pages have to leave a draining node, or HBM that its owner wants back.
+  bool moves_pages() const;
+  // Grows when repairs may have become necessary, or possible, and when the budget has changed.
+  std::uint64_t revision() const { return revision_.load(std::memory_order_acquire); }
   std::uint32_t nodes() const;
   std::string address(std::uint32_t node) const;
-  wire::MediumBytes lent(std::uint32_t node) const;  // the usable part
-  bool disk_failed(std::uint32_t node) const;
+  struct NodeRoom {
+    wire::MediumBytes leased;      // granted, as far as is known
+    wire::MediumBytes usable;      // of that
+    wire::MediumBytes obtainable;  // besides what is usable
+    bool draining = false, disk_failed = false;
+    bool empty = true;  // no place there is given
+  };
+  NodeRoom room(std::uint32_t node) const;
   // The copy lies in HBM of which the owner wants back more than is being moved away.
   bool is_wanted_back(const CopyPlace& copy) const;
 
@@ -132,41 +162,7 @@ class CopyPlacer {
     CopyPlaces copies;
     CopyPlace leaves;  // the place from which reserve() has begun to move a copy; lease 0: none
   };
-  // What a node lends in one medium.
-  struct Part {
-    std::uint64_t leased = 0;  // the most that was usable
-    // Less than that once a disk has failed, or while the owner wants HBM back.
-    std::uint64_t usable = 0;
-    Extents room;
-    std::uint64_t leaving = 0;  // of used(): copies that are being moved away
-    std::uint64_t used() const { return leased - room.free_bytes(); }
-    std::uint64_t free_bytes() const { return usable - std::min(usable, used()); }
-    std::uint64_t largest() const { return std::min(room.largest_bytes(), free_bytes()); }
-  };
-  struct Room {
-    bool ready = false;  // the node is connected
-    bool draining = false;
-    bool busy = false;  // stores wait for its path
-    std::uint64_t lease = 0;
-    std::array<Part, wire::kMedia.size()> parts;  // by medium
-    std::array<std::uint32_t, wire::kMedia.size()> levels{0, 1, 0};
-
-    Part& part(wire::Medium medium) { return parts[static_cast<std::size_t>(medium)]; }
-    const Part& part(wire::Medium medium) const { return parts[static_cast<std::size_t>(medium)]; }
-    Part& part_at(std::uint64_t offset) { return part(*wire::medium_of(offset)); }
-    // A node whose only disk failed lends nothing, and is no place for copies.
-    bool lends() const { return ready && usable().sum() != 0; }
-    bool takes_pages() const { return lends() && !draining; }
-    wire::MediumBytes usable() const;
-    void set_usable(const wire::MediumBytes& usable);
-    std::uint64_t used() const;
-    std::uint64_t budget(const Part& part) const { return draining ? std::min(part.used(), part.usable) : part.usable; }
-    std::uint64_t free_bytes() const;
-    std::uint64_t largest() const;
-    // The medium of the lowest level that has room for a page.
-    std::optional<wire::Medium> medium_for(std::uint64_t bytes) const;
-    std::uint32_t level(wire::Medium medium) const { return levels[static_cast<std::size_t>(medium)]; }
-  };
+  using Room = LentRoom;
 
   // All require mutex_.
   tiers::TierUsage usage_now() const;
@@ -185,6 +181,7 @@ class CopyPlacer {
 
   const std::uint32_t replicas_;
   const LastResort last_resort_;
+  const std::uint64_t borrow_bytes_;
 
   mutable std::mutex mutex_;
   // Protected by mutex_.
@@ -194,7 +191,8 @@ class CopyPlacer {
   std::vector<Slot> slots_;
   std::vector<tiers::SlotId> free_slots_;
   std::uint64_t used_bytes_ = 0;
-  std::uint64_t revision_ = 0, last_grant_ = 0;
+  std::uint64_t last_grant_ = 0;
+  std::atomic<std::uint64_t> revision_ = 0;  // written under mutex_
 };
 
 }  // namespace vmem::rdma

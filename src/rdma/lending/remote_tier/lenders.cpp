@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::uint64_t kBeforeAskingAgainUs = 50'000;
 constexpr std::uint64_t kBeforeFullAgainUs = 1'000'000;
+constexpr std::size_t kMostNamed = 3;     // in a message
 constexpr std::uint64_t kLookUs = 5'000;  // between checks for ended lenders
 
 Obstacle obstacle_of(int error, Obstacle otherwise) {
@@ -51,6 +52,12 @@ std::string full_words(const wire::Lent& lent) {
     return words + "connected: end that program, have it borrow less (--borrow), or have the daemon lend more";
   return words + fmt::format("gone, and has it for {} more if its end is not seen (the daemon's --grace)",
                              exact_duration_us((lent.holder_left_us + 999'999) / 1'000'000 * 1'000'000));
+}
+
+// If the same is asked for again, it takes nothing of what the answer has left: pages may be there by
+// then.
+void keep_in(wire::Ask& wanted, const wire::MediumBytes& leased) {
+  for (const wire::Medium medium : wire::kMedia) wanted.bytes[medium] = std::max(wanted.bytes[medium], leased[medium]);
 }
 
 }  // namespace
@@ -105,6 +112,8 @@ void Lenders::remove(std::uint32_t node, std::string why) {
   if (std::exchange(lender.state, Lender::State::removed) == Lender::State::removed) return;
   lender.why = std::move(why);
   if (lender.lease != 0) lose_lease(lender, lender.why);
+  lender.resizing = false;
+  lender.ask_us = 0;
   parts_.placer.drop(node);
   dead_.forget(lender.identity.id);
   parts_.node.links().remove(lender.link);
@@ -150,20 +159,23 @@ void Lenders::not_sent(const Lender& lender, Kind kind, const Error& error) {
 
 void Lenders::ask_again() {
   for (Lender& lender : lenders_) {
-    if (lender.state == Lender::State::asking && lender.ask_us != 0 && now_us() >= lender.ask_us) ask(lender);
+    const bool asks = lender.state == Lender::State::asking || lender.resizing;
+    if (asks && lender.ask_us != 0 && now_us() >= lender.ask_us) ask(lender);
   }
 }
 
 void Lenders::ask(Lender& lender) {
-  const std::uint64_t most = config_.borrow_bytes;
-  const wire::Ask ask{{.memory = most, .disk = most, .hbm = most}};
+  const auto body = wire::encode(lender.wanted, lender.version);
+  const auto [least, most] = wire::lent_bytes(lender.version);
   const std::uint32_t node = lender.index;
   lender.ask_us = now_us() + kBeforeAskingAgainUs;
-  const bool sent = send(node, {.kind = Kind::allocate, .body = wire::body_of(ask), .reply_bytes = sizeof(wire::Lent)},
+  const bool sent = send(node, {.kind = Kind::allocate, .body = body, .reply_bytes = {least, most}},
                          [this, node](const CallEnd& end) {
-                           if (end.answered) lent(lenders_[node], *wire::read_body<wire::Lent>(end.body));
+                           if (end.answered) lent(lenders_[node], wire::read_lent(end.body, lenders_[node].version));
                          });
-  if (sent) lender.ask_us = 0;
+  if (!sent) return;
+  lender.ask_us = 0;
+  lender.wanted.returned.clear();
 }
 
 // ---- connections ----
@@ -193,7 +205,13 @@ Status Lenders::up(LinkId link, const Connected& connected) {
   lender.identity = connected.node;
   dead_.watch(connected.node, connected.process);
   lender.path = connected.path;
+  lender.version = connected.version;
   lender.state = Lender::State::asking;
+  // An earlier version's lease has its size for ever.
+  const std::uint64_t all = config_.borrow_bytes;
+  const bool by_need = config_.by_need && lender.version >= wire::kResizableVersion;
+  lender.wanted.bytes =
+      by_need ? parts_.placer.room(lender.index).leased : wire::MediumBytes{.memory = all, .disk = all, .hbm = all};
   lender.obstacle = Obstacle::none;
   ask(lender);
   return {};
@@ -206,13 +224,15 @@ void Lenders::down(LinkId link, const LinkDown& down) {
   lender.obstacle = obstacle_of(down.native, std::exchange(lender.obstacle, Obstacle::none));
   if (lender.state == Lender::State::ready) {
     if (const auto times = broken_.next(); times.logged)
-      VMEM_LOG_WARN("the connection to node {} at {} is gone: {} ({} so far)", number(lender.identity), address(node),
+      VMEM_LOG_WARN("the connection to node {} at {} is gone: {} ({} so far)", number(lender.identity), lender.address,
                     lender.why, times.count);
     parts_.placer.set_away(node);
   }
   const bool known = config_.missed && lender.identity.id != NodeId{};
   if (down.reason == Reason::timeout && known) config_.missed(lender.identity.id);
   lender.state = Lender::State::away;
+  lender.resizing = false;  // its next lease, or the same one, says what it has
+  lender.wanted.returned.clear();
   parts_.contacts.failed(node, lender.why, lender.obstacle);
   if (leaving_) return parts_.node.links().remove(link);
   if (lender.superseded) remove(node, lender.why);
@@ -220,20 +240,21 @@ void Lenders::down(LinkId link, const LinkDown& down) {
 
 // ---- leases ----
 
-void Lenders::lent(Lender& lender, const wire::Lent& lent) {
+void Lenders::lent(Lender& lender, const std::optional<wire::Lent>& lent) {
+  if (!lent) return parts_.node.links().close(lender.link, "its answer about a lease is malformed");
+  if (lender.resizing) return resized(lender, *lent);
   if (lender.state != Lender::State::asking) return;
-  if (lent.answer == Answer::again) {
-    lender.ask_us = now_us() + kBeforeAskingAgainUs;
+  const bool again = lent->answer == Answer::again;  // memory is being wiped
+  if (again) lender.ask_us = now_us() + kBeforeAskingAgainUs;
+  if (again && lent->lease == 0) return;
+  if (again || lent->answer == Answer::done) {
+    take_lease(lender, *lent);
+    lender.resizing = again && lender.state == Lender::State::ready;
     return;
   }
-  if (lent.answer != Answer::done) return refuse(lender, lent);
-  take_lease(lender, lent);
-}
-
-// The connection to a node that has no room stays: other services of this node may use it.
-void Lenders::refuse(Lender& lender, const wire::Lent& lent) {
-  const bool full = lent.answer == Answer::full;
-  lender.why = full ? full_words(lent) : std::string(wire::answer_words(lent.answer));
+  // The connection to a node that has no room stays: other services of this node may use it.
+  const bool full = lent->answer == Answer::full;
+  lender.why = full ? full_words(*lent) : std::string(wire::answer_words(lent->answer));
   lender.obstacle = Obstacle::full;
   if (!full) return parts_.node.links().close(lender.link, lender.why, kBeforeFullAgainUs);
   lender.ask_us = now_us() + kBeforeFullAgainUs;
@@ -243,7 +264,9 @@ void Lenders::refuse(Lender& lender, const wire::Lent& lent) {
 void Lenders::take_lease(Lender& lender, const wire::Lent& lent) {
   if (lender.lease != lent.lease && lender.lease != 0) lose_lease(lender, "it dropped what it held for this node");
   lender.lease = lent.lease;
-  parts_.placer.set_room(lender.index, lent);
+  if (!parts_.placer.set_room(lender.index, lent)) return contradicted(lender);
+  keep_in(lender.wanted, parts_.placer.room(lender.index).leased);
+  lender.full = full_words(lent);
   lender.state = Lender::State::ready;
   lender.why.clear();
   if (std::exchange(lender.was_ready, true)) {
@@ -255,14 +278,63 @@ void Lenders::take_lease(Lender& lender, const wire::Lent& lent) {
   parts_.contacts.reached(lender.index, lender.path);
 }
 
+// Memory of a lease is its borrower's until it returns it.
+void Lenders::contradicted(Lender& lender) {
+  lose_lease(lender, "it took memory back that holds pages");
+  parts_.node.links().close(lender.link, lender.why);
+}
+
+bool Lenders::is_resizable(std::uint32_t node) const {
+  return is_ready(node) && lenders_[node].version >= wire::kResizableVersion;
+}
+
+bool Lenders::resize(std::uint32_t node, const wire::MediumBytes& wanted, const std::function<bool()>& surplus) {
+  const wire::MediumBytes before = parts_.placer.room(node).leased;
+  CopyPlacer::GivenUp given = parts_.placer.give_up(node, wanted, surplus);
+  wire::MediumBytes bytes;
+  for (const wire::Medium medium : wire::kMedia) bytes[medium] = std::max(wanted[medium], given.left[medium]);
+  if (bytes == before && given.memory.empty()) return false;
+  ask_for(node, {bytes, std::move(given.memory)});
+  return true;
+}
+
+void Lenders::ask_for(std::uint32_t node, wire::Ask wanted) {
+  lenders_[node].wanted = std::move(wanted);
+  lenders_[node].resizing = true;
+  ask(lenders_[node]);
+}
+
+void Lenders::resized(Lender& lender, const wire::Lent& lent) {
+  if (lent.lease != lender.lease || !parts_.placer.set_room(lender.index, lent)) return contradicted(lender);
+  keep_in(lender.wanted, parts_.placer.room(lender.index).leased);
+  lender.full = full_words(lent);
+  lender.resizing = lent.answer == Answer::again;
+  if (lender.resizing) lender.ask_us = now_us() + kBeforeAskingAgainUs;
+}
+
+std::string Lenders::shortage() const {
+  std::string words;
+  std::size_t named = 0;
+  for (const Lender& lender : lenders_) {
+    if (lender.state != Lender::State::ready || ++named > kMostNamed) continue;
+    words += fmt::format("{}{}: {}", words.empty() ? "" : "; ", lender.address, lender.full);
+  }
+  return named > kMostNamed ? fmt::format("{}; and {} more nodes", words, named - kMostNamed) : words;
+}
+
 // Pages are still fetched from a failed disk as long as it can be read, and from HBM that the owner
 // wants back until they have moved.
 void Lenders::revised(PeerId peer, const wire::Lent& lent) {
   const auto found = std::ranges::find_if(
       lenders_, [&](const Lender& lender) { return parts_.node.links().peer(lender.link) == peer; });
   if (found == lenders_.end() || found->state != Lender::State::ready || found->lease != lent.lease) return;
-  const wire::MediumBytes before = parts_.placer.revise(found->index, lent.bytes);
-  const wire::MediumBytes now = parts_.placer.lent(found->index);
+  wire::MediumBytes bytes = lent.bytes;
+  // It may have been sent before what this node has returned meanwhile; the answer says it again.
+  const wire::MediumBytes had = parts_.placer.room(found->index).usable;
+  for (const wire::Medium medium : wire::kMedia)
+    if (found->resizing) bytes[medium] = std::min(bytes[medium], had[medium]);
+  const wire::MediumBytes before = parts_.placer.revise(found->index, bytes);
+  const wire::MediumBytes now = parts_.placer.room(found->index).usable;
   for (const wire::Medium medium : wire::kMedia) log_revision(*found, medium, before[medium], now[medium]);
 }
 
@@ -326,7 +398,7 @@ bool Lenders::leave_drained() {
   for (std::size_t node = 0; node < lenders_.size(); ++node) {
     const Lender& lender = lenders_[node];
     const bool over = lender.state == Lender::State::removed || lender.returning || leaving_;
-    if (!lender.draining || over || !parts_.placer.is_empty(lender.index)) continue;
+    if (!lender.draining || over || !parts_.placer.room(lender.index).empty) continue;
     if (lender.lease != 0 && !is_ready(lender.index)) continue;
     did = true;
     lender.lease == 0 ? drained(lender.index) : return_drained(lenders_[node]);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "base/log_limit.hpp"
 #include "rdma/lending/dead_nodes.hpp"
+#include "rdma/lending/lease_message.hpp"
 #include "rdma/lending/protocol.hpp"
 #include "rdma/lending/remote_tier/copy_placer.hpp"
 #include "rdma/lending/remote_tier/first_contacts.hpp"
@@ -47,6 +49,22 @@ class Lenders final : public LinkUser {
   // Returns the leases of draining nodes that have nothing of this tier any more, and uses those
   // nodes no longer. True: there were any.
   bool leave_drained();
+  // A connected node whose lease can change its size.
+  bool is_resizable(std::uint32_t node) const;
+  // An answer about its lease is outstanding.
+  bool is_asking(std::uint32_t node) const {
+    const Lender& lender = lenders_[node];
+    return lender.resizing || (lender.state == Lender::State::asking && lender.ask_us == 0);
+  }
+  // Asks for these sizes, and returns what is free beyond them (`surplus`: see
+  // CopyPlacer::give_up). False: the lease has them already, and nothing is free that could be
+  // returned. REQUIRES: is_resizable(), not is_asking().
+  bool resize(std::uint32_t node, const wire::MediumBytes& wanted, const std::function<bool()>& surplus);
+  // Asks for another size, or with the size that the lease has, what the lender has besides. The
+  // same is required.
+  void ask_for(std::uint32_t node, wire::Ask wanted);
+  // Who has what the lenders have: "127.0.0.1:7000: 8 GiB of 8 GiB that it lends are leased ..."
+  std::string shortage() const;
   // A message that answers no request: other parts of the lease's disk and HBM are usable now.
   void revised(PeerId peer, const wire::Lent& lent);
 
@@ -69,35 +87,38 @@ class Lenders final : public LinkUser {
   // For the jobs.
   bool is_ready(std::uint32_t node) const;
   bool has_lease(const CopyPlace& copy) const { return copy.lease != 0 && lenders_[copy.node].lease == copy.lease; }
-  const std::string& address(std::uint32_t node) const { return lenders_[node].address; }
-  // Bytes per second at which copies leave the node, if it drains.
-  std::uint64_t drain_rate(std::uint32_t node) const { return lenders_[node].drain_rate; }
+  struct Known {
+    std::string address;           // the preferred one
+    std::string why;               // it is away
+    std::uint64_t drain_rate = 0;  // bytes per second at which copies leave the node, if it drains
+  };
+  const Known& known(std::uint32_t node) const { return lenders_[node]; }
   bool leaves() const { return leaving_; }
-  const std::string& why_away(std::uint32_t node) const { return lenders_[node].why; }
 
   Status up(LinkId link, const Connected& connected) override;
   void down(LinkId link, const LinkDown& down) override;
 
  private:
-  struct Lender {
+  struct Lender : Known {
     enum class State : std::uint8_t { away, asking, ready, removed };
     std::uint32_t index = 0;
-    std::string address;    // the preferred one
     NodeIdentity expected;  // 0: whoever answers there
     LinkId link{};
     State state = State::away;
     NodeIdentity identity;
     std::string path;
+    std::uint16_t version = 0;  // of the connection
     std::uint64_t lease = 0;
-    std::uint64_t ask_us = 0;  // when asking: the next ask, if one was put off; 0: none
+    wire::Ask wanted;          // as it was asked last, or is to be
+    bool resizing = false;     // a lease is to get another size
+    std::string full;          // who has the rest of what it lends
+    std::uint64_t ask_us = 0;  // when asking or resizing: the next ask, if one was put off; 0: none
     Obstacle obstacle = Obstacle::none;
     bool was_ready = false;
     bool superseded = false;  // another process than the expected one answers at its address
     bool busy = false;        // as note_busy() said
     bool draining = false;    // as follow() said
     bool returning = false;   // drained: the answer to its lease's return is outstanding
-    std::uint64_t drain_rate = 0;
-    std::string why;  // why it is away
   };
 
   std::uint32_t begin(std::vector<std::string> addresses, NodeIdentity expected);
@@ -112,9 +133,10 @@ class Lenders final : public LinkUser {
   bool send(std::uint32_t node, Call call, Calls::Then then);
   void not_sent(const Lender& lender, wire::Kind kind, const Error& error);
   void ask(Lender& lender);
-  void lent(Lender& lender, const wire::Lent& lent);
+  void lent(Lender& lender, const std::optional<wire::Lent>& lent);
+  void contradicted(Lender& lender);
   void take_lease(Lender& lender, const wire::Lent& lent);
-  void refuse(Lender& lender, const wire::Lent& lent);
+  void resized(Lender& lender, const wire::Lent& lent);
   void lose_lease(Lender& lender, const std::string& why);
   void log_revision(const Lender& lender, wire::Medium medium, std::uint64_t before, std::uint64_t now);
 

@@ -36,17 +36,23 @@ void MediaRates::settle() {
   if (!rates_.update(clock_.now_us())) return;
   for (std::uint32_t node = 0; node < placer_.nodes(); ++node)
     for (const Medium medium : wire::kMedia) {
-      if (placer_.lent(node)[medium] != 0) placer_.set_level(node, medium, rates_.level(place_of(node, medium)));
+      if (lendable(node)[medium] != 0) placer_.set_level(node, medium, rates_.level(place_of(node, medium)));
     }
   if (const auto times = changed_.next(); times.logged)
     VMEM_LOG_INFO("new pages on other nodes go, by measured rates, to {} ({} changes of the order)", words(),
                   times.count);
 }
 
+// What a lease does not have now keeps its rate.
+wire::MediumBytes MediaRates::lendable(std::uint32_t node) const {
+  const CopyPlacer::NodeRoom room = placer_.room(node);
+  return room.usable + room.obtainable;
+}
+
 // A lender's disks are not tried before its memory and HBM are full.
 void MediaRates::look_at_lenders() {
   for (std::uint32_t node = 0; node < placer_.nodes(); ++node) {
-    const wire::MediumBytes lent = placer_.lent(node);
+    const wire::MediumBytes lent = lendable(node);
     for (const Medium medium : wire::kMedia) {
       const std::uint32_t place = place_of(node, medium);
       if (lent[medium] == 0) {
@@ -65,7 +71,7 @@ std::string MediaRates::words() const {
   };
   std::vector<Named> all;
   for (std::uint32_t node = 0; node < placer_.nodes(); ++node) {
-    const wire::MediumBytes lent = placer_.lent(node);
+    const wire::MediumBytes lent = placer_.room(node).usable;
     for (const Medium medium : wire::kMedia) {
       if (lent[medium] == 0) continue;
       const std::uint32_t place = place_of(node, medium);

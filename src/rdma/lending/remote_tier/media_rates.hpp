@@ -27,6 +27,7 @@ class MediaRates {
   void settle();
 
  private:
+  wire::MediumBytes lendable(std::uint32_t node) const;
   void look_at_lenders();
   std::string words() const;
 

@@ -168,7 +168,7 @@ void PageJobs::finish_store(const PageJobRef& job) {
 bool PageJobs::store_copy(const PageJobRef& job, std::size_t copy) {
   const CopyPlace at = place_of(*job, copy);
   const bool same_node = parts_.lenders.has_lease(at);
-  if (same_node && parts_.placer.is_draining(at.node) && parts_.placer.assign_new_place(job->transfer.slot, copy)) {
+  if (same_node && parts_.placer.room(at.node).draining && parts_.placer.assign_new_place(job->transfer.slot, copy)) {
     parts_.lenders.release(at);
     put(job, copy);
     return true;
@@ -183,10 +183,10 @@ bool PageJobs::store_copy(const PageJobRef& job, std::size_t copy) {
     return true;
   }
   job->copies[copy].leg = Leg::failed;
-  const std::string& why = parts_.lenders.why_away(at.node);
+  const std::string& why = parts_.lenders.known(at.node).why;
   job->error = {VMEM_ERROR_OUT_OF_MEMORY, 0,
                 fmt::format("no node has room for a copy of {}{}", words(*job),
-                            why.empty() ? "" : fmt::format("; {}: {}", parts_.lenders.address(at.node), why))};
+                            why.empty() ? "" : fmt::format("; {}: {}", parts_.lenders.known(at.node).address, why))};
   return true;
 }
 
@@ -228,9 +228,9 @@ void PageJobs::put_failed(PageJob& job, std::size_t which, std::optional<Answer>
   const Answer answer = answered.value_or(Answer::again);
   parts_.counters.add(&RemoteStatistics::checksum_failures, answer == Answer::damaged ? 1 : 0);
   parts_.counters.add(&RemoteStatistics::retries);
-  const std::string why = answered ? failure_words(at, answer) : parts_.lenders.why_away(at.node);
+  const std::string why = answered ? failure_words(at, answer) : parts_.lenders.known(at.node).why;
   job.error = {answer == Answer::full ? VMEM_ERROR_OUT_OF_MEMORY : VMEM_ERROR_DRIVER, 0,
-               fmt::format("{} did not take {}: {}", parts_.lenders.address(at.node), words(job), why)};
+               fmt::format("{} did not take {}: {}", parts_.lenders.known(at.node).address, words(job), why)};
   const bool more_tries = copy.tries < kTries;
   // full: the lender's owner has just taken room back.
   const bool no_place = answer == Answer::failed || answer == Answer::full;
@@ -267,8 +267,8 @@ PageJobs::Choice PageJobs::choose(PageJob& job) {
     if (!parts_.lenders.is_ready(node)) {
       choice.away = true;
       job.error = {VMEM_ERROR_TIMEOUT, 0,
-                   fmt::format("{} is on {}, which is away: {}", words(job), parts_.lenders.address(node),
-                               parts_.lenders.why_away(node))};
+                   fmt::format("{} is on {}, which is away: {}", words(job), parts_.lenders.known(node).address,
+                               parts_.lenders.known(node).why)};
     } else if (!choice.best || rank(i) < rank(*choice.best)) {
       choice.best = i;
     }
@@ -281,7 +281,7 @@ void PageJobs::give_up_load(const PageJobRef& job, const Choice& choice) {
   if (choice.best) {
     const std::uint32_t node = place_of(*job, *choice.best).node;
     job->error = {VMEM_ERROR_TIMEOUT, 0,
-                  fmt::format("{} did not arrive from {} in time", words(*job), parts_.lenders.address(node))};
+                  fmt::format("{} did not arrive from {} in time", words(*job), parts_.lenders.known(node).address)};
   }
   const bool kept = choice.best || choice.away || job->kept;
   if (!kept) job->error.status = VMEM_ERROR_LOST;
@@ -328,7 +328,7 @@ void PageJobs::copy_failed(const PageJobRef& job, std::size_t copy, std::string_
   if (place_of(*job, copy) != job->copies[copy].fetched_from) return;
   parts_.pages.at(job->transfer.slot).valid[copy] = false;
   job->copies[copy].leg = Leg::failed;
-  const std::string& address = parts_.lenders.address(place_of(*job, copy).node);
+  const std::string& address = parts_.lenders.known(place_of(*job, copy).node).address;
   job->error = {VMEM_ERROR_LOST, 0, fmt::format("the copy of {} on {} is gone: {}", words(*job), address, why)};
   parts_.counters.add(&RemoteStatistics::copies_lost);
 }
@@ -340,7 +340,7 @@ void PageJobs::copy_unread(const PageJobRef& job, std::size_t copy) {
   job->kept = true;
   const CopyPlace at = place_of(*job, copy);
   job->error = {VMEM_ERROR_DRIVER, 0,
-                fmt::format("{} could not read {}: {}", parts_.lenders.address(at.node), words(*job),
+                fmt::format("{} could not read {}: {}", parts_.lenders.known(at.node).address, words(*job),
                             failure_words(at, Answer::failed))};
 }
 
@@ -388,7 +388,7 @@ CopyPlace PageJobs::place_of(const PageJob& job, std::size_t copy) const {
 }
 
 std::string PageJobs::failure_words(const CopyPlace& at, Answer answer) const {
-  const bool by_disk = wire::medium_of(at.offset) == wire::Medium::disk && parts_.placer.disk_failed(at.node);
+  const bool by_disk = wire::medium_of(at.offset) == wire::Medium::disk && parts_.placer.room(at.node).disk_failed;
   return answer == Answer::failed && by_disk ? "its disk failed" : std::string(wire::answer_words(answer));
 }
 

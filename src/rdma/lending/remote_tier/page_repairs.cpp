@@ -94,7 +94,7 @@ std::optional<CopyPlace> PageRepairs::source(SlotId slot, const ValidCopies& val
       usable.push_back(copies[i]);
   }
   if (usable.empty()) return std::nullopt;
-  std::ranges::stable_partition(usable, [&](const CopyPlace& at) { return !parts_.placer.is_draining(at.node); });
+  std::ranges::stable_partition(usable, [&](const CopyPlace& at) { return !parts_.placer.room(at.node).draining; });
   return usable[failures_ % usable.size()];
 }
 
@@ -111,9 +111,9 @@ void PageRepairs::make(const Repair& repair, SlotId slot, const StoredPage& held
   const auto from = source(slot, held.valid);
   const auto to = from ? parts_.placer.reserve(held.granted, repair.copy) : std::nullopt;
   if (!to) return;
-  const bool drains = parts_.lenders.has_lease(leaves) && parts_.placer.is_draining(leaves.node);
+  const bool drains = parts_.lenders.has_lease(leaves) && parts_.placer.room(leaves.node).draining;
   // The owner of HBM waits for it.
-  if (!wanted_back) pace(held.page.bytes, drains ? parts_.lenders.drain_rate(leaves.node) : config_.repair_rate);
+  if (!wanted_back) pace(held.page.bytes, drains ? parts_.lenders.known(leaves.node).drain_rate : config_.repair_rate);
   if (drains) drain_us_ = parts_.node.clock().now_us();
   auto job = std::make_shared<Job>();
   job->slot = slot;

@@ -21,6 +21,9 @@ struct RemoteConfig {
   std::uint32_t replicas = 1;
   // Limit of memory, of disk, and of HBM borrowed from each node.
   std::uint64_t borrow_bytes = std::numeric_limits<std::uint64_t>::max();
+  // Leases follow RemoteTier::need. False: each has as much as its node lends, up to borrow_bytes,
+  // from the start.
+  bool by_need = false;
   std::uint64_t tenant = 0;
   PageAead::Mode protection = PageAead::Mode::authenticate;
   std::uint64_t request_us = 2'000'000;

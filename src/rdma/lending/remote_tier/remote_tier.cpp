@@ -39,12 +39,14 @@ RemoteTier::RemoteTier(Config config, Node& node)
       node_(node),
       info_{.name = "remote", .busy_pages = busy_pages(config_.channels)},
       placer_(config_.peers, config_.replicas,
-              config_.last_resort ? CopyPlacer::LastResort::draining_nodes : CopyPlacer::LastResort::none),
+              config_.last_resort ? CopyPlacer::LastResort::draining_nodes : CopyPlacer::LastResort::none,
+              config_.borrow_bytes),
       contacts_(config_.peers, config_.credentials),
       ledger_(config_.on_ready) {}
 
 RemoteTier::Network::Network(const RemoteConfig& config, RemoteTier& tier)
     : lenders(config, {tier.node_, tier, tier.placer_, pages, tier.contacts_, tier.returns_, tier.counters_}),
+      sizing(config, {lenders, tier.placer_, tier.node_.clock(), tier.need_}),
       rates(tier.placer_, tier.node_.clock()),
       jobs(config, {tier.node_, *tier.workers_, lenders, rates, tier.placer_, pages, *tier.protection_, tier.ledger_,
                     tier.counters_}),
@@ -91,7 +93,7 @@ std::string RemoteTier::describe() const {
   std::string text;
   for (std::uint32_t i = 0; i < placer_.nodes(); ++i)
     text += fmt::format("{}{} by {}, {}", text.empty() ? "" : "; ", placer_.address(i), contacts_.path(i),
-                        lent_words(placer_.lent(i)));
+                        lent_words(placer_.room(i).usable + placer_.room(i).obtainable));
   return text;
 }
 
@@ -137,12 +139,20 @@ std::string RemoteTier::where(SlotId slot) const {
   return nodes.empty() ? std::string(info_.name) : nodes;
 }
 
+std::uint64_t RemoteTier::need(std::uint64_t bytes) {
+  if (!config_.by_need) return 0;
+  const std::uint64_t ticket = need_.set(bytes);
+  node_.wake();
+  return ticket;
+}
+
 // ---- the node's thread ----
 
 bool RemoteTier::step() {
   bool did = inbox_.run();
   did |= network_->lenders.find_dead();
   network_->lenders.ask_again();
+  did |= network_->sizing.go_on();
   did |= network_->jobs.go_on();
   network_->lenders.note_busy();
   network_->rates.settle();
@@ -152,8 +162,8 @@ bool RemoteTier::step() {
 }
 
 void RemoteTier::notice(const Peer& from, const wire::Parsed& message) {
-  const auto lent = wire::read_body<wire::Lent>(message.body);
-  if (message.header.kind == wire::Kind::allocated && lent) network_->lenders.revised(from.id, *lent);
+  if (message.header.kind != wire::Kind::allocated) return;
+  if (const auto lent = wire::read_lent(message.body, from.version)) network_->lenders.revised(from.id, *lent);
 }
 
 }  // namespace vmem::rdma

@@ -17,6 +17,7 @@
 // holds its own lock:
 //   PageJobs       stores and loads of pages
 //   PageRepairs    copies between lenders
+//   LeaseSizing    how large the leases are
 //   Lenders        links and leases
 //   MediaRates     which media are faster
 //   StoredPages    what the slots hold
@@ -32,6 +33,7 @@
 
 #include "rdma/lending/remote_tier/first_contacts.hpp"
 #include "rdma/lending/remote_tier/lease_returns.hpp"
+#include "rdma/lending/remote_tier/lease_sizing.hpp"
 #include "rdma/lending/remote_tier/lenders.hpp"
 #include "rdma/lending/remote_tier/media_rates.hpp"
 #include "rdma/lending/remote_tier/page_jobs.hpp"
@@ -41,7 +43,11 @@
 
 namespace vmem::rdma {
 
-class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, public tiers::QueueingTier, public Service {
+class RemoteTier final : public tiers::Tier,
+                         public tiers::DegradableTier,
+                         public tiers::QueueingTier,
+                         public tiers::GrowingTier,
+                         public Service {
  public:
   using Config = RemoteConfig;
   using Credentials = RemoteConfig::Credentials;
@@ -63,7 +69,7 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
   tiers::TierUsage usage() const override { return placer_.usage(); }
   // Each node's media; with two replicas, the budget as one place.
   std::vector<std::uint64_t> places() const override { return placer_.places(); }
-  void expect(std::uint64_t, std::uint64_t) override {}  // leases exist from the start
+  void expect(std::uint64_t, std::uint64_t) override {}  // need() says it for all sizes of pages
   Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes) override { return placer_.allocate(page_bytes); }
   void release(tiers::SlotId slot) override;
   Status submit(std::span<tiers::Transfer> transfers) override;
@@ -75,6 +81,12 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
   // That of the node with the first copy.
   std::uint32_t queue(tiers::SlotId slot) const override { return placer_.copies(slot)[0].node; }
   void hurry(std::uint64_t transfer) override;
+
+  std::uint64_t need(std::uint64_t bytes) override;
+  bool was_answered(std::uint64_t ticket) const override { return !config_.by_need || need_.was_answered(ticket); }
+  std::uint64_t changes() const override { return placer_.revision(); }
+  std::vector<std::uint64_t> obtainable_places() const override { return placer_.obtainable_places(); }
+  std::string shortage() const override { return need_.shortage(); }
 
   // Any thread. The nodes that lend are these now, beside config.peers: those that are named no
   // more are over for certain, and so are the copies that they had. Pages leave those that drain,
@@ -100,6 +112,7 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
     Network(const RemoteConfig& config, RemoteTier& tier);
     StoredPages pages;
     Lenders lenders;
+    LeaseSizing sizing;
     MediaRates rates;
     PageJobs jobs;
     PageRepairs repairs;
@@ -119,6 +132,7 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
   tiers::TransferLedger ledger_;
   tiers::Inbox inbox_{[this] { node_.wake(); }};
   LeaseReturns returns_;
+  LeaseSizing::Need need_;
   std::unique_ptr<PageProtection> protection_;
 
   // Constant after open().
