@@ -187,7 +187,7 @@ void SharedJobs::fetched(const SharedJobRef& job, NodeId from, const CallEnd& en
   }
   // A source that says so without having the page is found out: the bytes do not prove its tag.
   if (reply && reply->answer == Answer::same && job->before) return check(job, from, Came::reused, *reply);
-  ++counters_.retries;
+  count(&SharedCounters::retries);
   if (!reply) {
     // The node may be back by the time that its turn comes again.
     ++job->source;
@@ -230,20 +230,20 @@ void SharedJobs::check(const SharedJobRef& job, NodeId from, Came came, const Sh
 
 void SharedJobs::checked(const SharedJobRef& job, NodeId from, Came came, bool good) {
   if (!good) {
-    ++counters_.mismatches;
-    ++counters_.retries;
+    count(&SharedCounters::mismatches);
+    count(&SharedCounters::retries);
     return not_from(job, from, "its bytes are not those that were published");
   }
   if (came == Came::reused) {
-    ++counters_.reused;
+    count(&SharedCounters::reused);
     job->came_from = CameFrom::here;
   } else {
     if (job->sources.last) job->came_from = CameFrom::last_source;
-    ++counters_.pages;
-    counters_.bytes += job->page.bytes;
+    count(&SharedCounters::pages);
+    count(&SharedCounters::bytes, job->page.bytes);
   }
   if (parts_.finder.landed(job->page, job->sources.fetch)) return complete(job, Outcome::done);
-  ++counters_.retries;
+  count(&SharedCounters::retries);
   job->error = {
       VMEM_ERROR_TIMEOUT, 0,
       fmt::format("{} arrived from node {} after this node had told others that it does not have it, and is fetched "

@@ -17,6 +17,7 @@
 #include <limits>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -87,7 +88,11 @@ class SharedJobs {
   // From now on no job waits for longer than a fetch may take.
   void hurry_all();
   bool empty() const { return jobs_.empty(); }
-  const SharedCounters& counters() const { return counters_; }
+  // Any thread. A page counts before its load ends.
+  SharedCounters counters() const {
+    const std::lock_guard lock(counting_);
+    return counters_;
+  }
 
  private:
   enum class Came : std::uint8_t { fetched, reused };
@@ -109,11 +114,16 @@ class SharedJobs {
   void checked(const SharedJobRef& job, NodeId from, Came came, bool good);
   void not_from(const SharedJobRef& job, NodeId node, std::string why);
   void complete(const SharedJobRef& job, tiers::Outcome outcome);
+  void count(std::uint64_t SharedCounters::* counter, std::uint64_t by = 1) {
+    const std::lock_guard lock(counting_);
+    counters_.*counter += by;
+  }
 
   const SharedTimes times_;
   const Parts parts_;
   std::list<SharedJobRef> jobs_;
-  SharedCounters counters_;
+  mutable std::mutex counting_;
+  SharedCounters counters_;  // protected by counting_
   std::uint64_t latest_us_ = std::numeric_limits<std::uint64_t>::max();
 };
 

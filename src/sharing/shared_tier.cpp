@@ -60,10 +60,7 @@ std::shared_ptr<tiers::PageSource> SharedTier::open(SharedRegion region) {
   return std::make_shared<Source>(*this, std::make_shared<const SharedRegion>(std::move(region)));
 }
 
-SharedCounters SharedTier::statistics() const {
-  const std::lock_guard lock(mutex_);
-  return published_;
-}
+SharedCounters SharedTier::statistics() const { return jobs_.counters(); }
 
 // ---- the mover's calls ----
 
@@ -117,8 +114,6 @@ std::string SharedTier::where(SlotId slot) const {
 bool SharedTier::step() {
   bool did = inbox_.run();
   did |= jobs_.go_on();
-  const std::lock_guard lock(mutex_);
-  published_ = jobs_.counters();
   return did;
 }
 

@@ -7,7 +7,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -85,9 +84,6 @@ class SharedTier final : public tiers::Tier, public tiers::QueueingTier, public 
   tiers::Inbox inbox_{[this] { node_.wake(); }};
   std::unique_ptr<tiers::Workers> workers_;
   SharedJobs jobs_;  // only for the node's thread
-
-  mutable std::mutex mutex_;
-  SharedCounters published_;  // protected by mutex_
 };
 
 }  // namespace vmem::sharing
