@@ -76,9 +76,13 @@ class HbmPlacement : public HbmLimit {
  protected:
   static constexpr const char* kSlowLink = ",h2d=0.05,d2h=0.05";  // 2 MiB in 40 ms
   static constexpr std::uint64_t kPages = 150;
-  // Of two lenders, the second has more room: by that alone, it would get most of the pages.
+  // Of two lenders, the second has more room: by that alone, it would get most of the pages. Some
+  // pages tell the rates of both first.
   void hold_pages_on_two() {
     ASSERT_OK(start({{"cluster", cluster()}}));
+    hold_pages(80);
+    expect_pages(80);
+    ASSERT_OK(vmem_quiesce());
     hold_pages(kPages);
     expect_pages(kPages);
     ASSERT_OK(vmem_quiesce());

@@ -51,6 +51,16 @@ inline FileDescriptor bound_socket(int& port) {
   return socket;
 }
 
+// A connection is accepted now, or once the server accepts any.
+inline bool is_listening(int port) {
+  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
+
 // Below those that the kernel gives out, and others for each process: nobody takes one before its
 // server does.
 inline std::vector<int> free_ports(std::size_t count) {
@@ -118,7 +128,7 @@ struct EtcdOptions {
   bool tls = false;
 };
 
-// One cluster of etcd.
+// One cluster of etcd, which listens, and may not have a leader yet.
 class EtcdServers {
  public:
   explicit EtcdServers(std::size_t count, EtcdOptions options = {}) {
@@ -153,6 +163,8 @@ class EtcdServers {
       arguments.insert(arguments.end(), options.more.begin(), options.more.end());
       servers_.push_back(std::make_unique<EtcdServer>(std::move(arguments), folder_.file(fmt::format("log{}", i))));
     }
+    for (std::size_t i = 0; i < count; ++i)
+      while (usable() && !is_listening(ports[i])) ::usleep(1'000);
   }
 
   EtcdServer& operator[](std::size_t i) { return *servers_[i]; }
