@@ -154,7 +154,7 @@ Mover::Next Mover::step() {
   }
   parts_.uses.drain();
   parts_.in_place.look();
-  if (parts_.below.need().has_grown()) parts_.below.pacing().room_came();
+  if (parts_.need_below.has_grown()) parts_.below.pacing().room_came();
   advance_requests();
   if (!parts_.core.lost) {
     parts_.endings.finish();
@@ -181,7 +181,7 @@ Mover::Next Mover::next_step() const {
   const bool waiting = !requests_.empty() || !parts_.transfers.empty() || !parts_.endings.regions().empty() ||
                        parts_.ahead.asked() || parts_.ahead.waits();
   if (waiting) return Next::soon;
-  const bool looking = !parts_.promotions.empty() || parts_.below.need().lapses() || parts_.lending.waits() ||
+  const bool looking = !parts_.promotions.empty() || parts_.need_below.lapses() || parts_.lending.waits() ||
                        parts_.in_place.waits() || parts_.host.over_quota();
   return looking ? Next::later : Next::sleep;
 }

@@ -49,7 +49,8 @@ struct MoverParts {
   PendingPages pending{transfers, residency};
   Losses losses{core, residency};
   NearSlots near{core, transfers, losses};
-  Below below{core, transfers};
+  NeedBelow need_below{core};
+  Below below{core, transfers, need_below};
   Contents contents{transfers, devices, near, below};
   Promotions promotions{core};
   InPlaceBlocks in_place{core, residency};
@@ -74,7 +75,7 @@ struct MoverParts {
   Premap premap{core, residency, devices, frames, loader};
   Stuck stuck{core, transfers, devices, near, below};
   PageSizing sizing{core, devices};
-  Committer committer{core, devices, near, below, lending};
+  Committer committer{core, devices, near, below, need_below, lending};
   Endings endings{{core, transfers, residency, pending, mapper, losses, devices, near, below, contents, promotions,
                    in_place, uses, ahead, lending, committer}};
 };

@@ -69,8 +69,8 @@ Status Committer::commit(Device& device, std::uint64_t bytes, const PageSizes& p
   const bool had = ran_within_memory([&] {
     all = memories();
     const std::uint64_t needed = growing == nullptr ? 0 : needed_below(all, pages);
-    if (needed > below_.need().told()) {
-      (void)below_.need().tell(needed);
+    if (needed > need_.told()) {
+      (void)need_.tell(needed);
       // Read again: of that, nothing is given back any more.
       all.below = places_below(Room::granted);
     }
@@ -94,14 +94,14 @@ void Committer::grow(Growth& growth, bool answered, const Memories& all, std::ui
   if (!growth.waits) return;
   waiting_need_ = std::max(waiting_need_, needed);
   if (growth.ticket && !answered) return;
-  growth.ticket = below_.need().tell(waiting_need_);
+  growth.ticket = need_.tell(waiting_need_);
   growth.below_bytes = below;
 }
 
 void Committer::follow_need() {
   if (core_.abilities.spill.growing == nullptr) return;
   const std::uint64_t waiting = std::exchange(waiting_need_, 0);
-  now_.assign({waiting, below_.need().lacking(), core_.abilities.spill.growing->changes()});
+  now_.assign({waiting, need_.lacking(), core_.abilities.spill.growing->changes()});
   for (const Device& device : devices_.all()) {
     now_.push_back(device.committed_bytes);
     now_.push_back(hbm_in_all(device));
@@ -109,7 +109,7 @@ void Committer::follow_need() {
   if (now_ == followed_) return;
   const PageSizes pages = page_sizes_with(page_sizes().largest);
   const std::uint64_t needed = std::max(waiting, needed_below(memories(), pages));
-  if (std::max(needed, below_.need().lacking()) != below_.need().told()) (void)below_.need().tell(needed);
+  if (std::max(needed, need_.lacking()) != need_.told()) (void)need_.tell(needed);
   std::swap(now_, followed_);
 }
 

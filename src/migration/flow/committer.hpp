@@ -14,13 +14,14 @@
 #include "migration/place/commitments.hpp"
 #include "migration/place/devices.hpp"
 #include "migration/place/near_slots.hpp"
+#include "migration/place/need_below.hpp"
 
 namespace vmem::migration {
 
 class Committer {
  public:
-  Committer(Core& core, Devices& devices, const NearSlots& near, Below& below, Lending& lending)
-      : core_(core), devices_(devices), near_(near), below_(below), lending_(lending) {}
+  Committer(Core& core, Devices& devices, const NearSlots& near, const Below& below, NeedBelow& need, Lending& lending)
+      : core_(core), devices_(devices), near_(near), below_(below), need_(need), lending_(lending) {}
 
   struct PageCounts {
     std::uint64_t declared = 0, undeclared = 0;
@@ -63,10 +64,11 @@ class Committer {
   Core& core_;
   Devices& devices_;
   const NearSlots& near_;
-  Below& below_;
+  const Below& below_;
+  NeedBelow& need_;
   Lending& lending_;
   std::unordered_map<std::uint64_t, PageCounts> counts_;  // by page size
-  std::uint64_t waiting_need_ = 0;                        // the largest of the calls that have waited in this step
+  std::uint64_t waiting_need_ = 0;                        // the largest of calls that wait
   // What the need was computed from last, and room for what it is to be computed from.
   std::vector<std::uint64_t> followed_, now_;
 };

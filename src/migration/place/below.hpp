@@ -51,7 +51,7 @@ class Below {
     }
   };
 
-  Below(Core& core, Transfers& transfers) : core_(core), transfers_(transfers) {}
+  Below(Core& core, Transfers& transfers, NeedBelow& need) : core_(core), transfers_(transfers), need_(need) {}
 
   bool any() const { return core_.config.spill != nullptr || has_sources() || has_rescues(); }
   // The tier of a page below, and what it can do.
@@ -115,8 +115,6 @@ class Below {
   // True if a read into a host slot is in flight: that slot can be released when it ends.
   bool loading_to_host() const;
 
-  NeedBelow& need() { return need_; }
-  const NeedBelow& need() const { return need_; }
   StorePacing& pacing() { return pacing_; }
   const StorePacing& pacing() const { return pacing_; }
   void store_refused(PageRef ref, const Error& error);
@@ -146,8 +144,8 @@ class Below {
 
   Core& core_;
   Transfers& transfers_;
+  NeedBelow& need_;
   StorePacing pacing_;
-  NeedBelow need_{core_};
   std::unordered_map<const Region*, std::shared_ptr<tiers::PageSource>> sources_;
   struct Rescue {
     std::shared_ptr<tiers::PageSource> source;

@@ -371,14 +371,6 @@ void CopyPlacer::set_level(std::uint32_t node, wire::Medium medium, std::uint32_
   rooms_[node].levels[static_cast<std::size_t>(medium)] = level;
 }
 
-bool CopyPlacer::moves_pages() const {
-  const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(rooms_, [](const Room& room) {
-    const LentPart& hbm = room.part(wire::Medium::hbm);
-    return room.draining ? room.used() != 0 : hbm.used() > hbm.usable;
-  });
-}
-
 std::uint32_t CopyPlacer::nodes() const {
   const std::lock_guard lock(mutex_);
   return static_cast<std::uint32_t>(peers_.size());
@@ -392,12 +384,14 @@ std::string CopyPlacer::address(std::uint32_t node) const {
 CopyPlacer::NodeRoom CopyPlacer::room(std::uint32_t node) const {
   const std::lock_guard lock(mutex_);
   const Room& room = rooms_[node];
+  const LentPart& hbm = room.part(wire::Medium::hbm);
   return {.leased = room.leased(),
           .usable = room.usable(),
           .obtainable = room.obtainable(),
           .draining = room.draining,
           .disk_failed = room.disk_failed,
-          .empty = room.used() == 0};
+          .empty = room.used() == 0,
+          .moves = room.draining ? room.used() != 0 : hbm.used() > hbm.usable};
 }
 
 bool CopyPlacer::is_wanted_back(const CopyPlace& copy) const {

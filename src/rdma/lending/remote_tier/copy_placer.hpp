@@ -138,8 +138,6 @@ class CopyPlacer {
   // Of places that do else, those of the lowest level come first. At first disks have level 1, and
   // the others 0.
   void set_level(std::uint32_t node, wire::Medium medium, std::uint32_t level);
-  // Pages have to leave a draining node, or HBM that its owner wants back.
-  bool moves_pages() const;
   // Grows when repairs may have become necessary, or possible, and when the budget has changed.
   std::uint64_t revision() const { return revision_.load(std::memory_order_acquire); }
   std::uint32_t nodes() const;
@@ -149,7 +147,8 @@ class CopyPlacer {
     wire::MediumBytes usable;      // of that
     wire::MediumBytes obtainable;  // besides what is usable
     bool draining = false, disk_failed = false;
-    bool empty = true;  // no place there is given
+    bool empty = true;   // no place there is given
+    bool moves = false;  // pages have to leave it, or its HBM
   };
   NodeRoom room(std::uint32_t node) const;
   // The copy lies in HBM of which the owner wants back more than is being moved away.

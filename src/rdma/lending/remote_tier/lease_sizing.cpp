@@ -106,7 +106,9 @@ void LeaseSizing::follow(const Need::State& need) {
 // they leave one lender for others, also beside gaps.
 std::uint64_t LeaseSizing::wanted_bytes() const {
   const std::uint64_t used = parts_.placer.usage().used_bytes;
-  return std::max(with_slack(most_bytes_), parts_.placer.moves_pages() ? with_slack(used) : used);
+  bool moves = false;
+  for (std::uint32_t node = 0; node < parts_.placer.nodes(); ++node) moves |= parts_.placer.room(node).moves;
+  return std::max(with_slack(most_bytes_), moves ? with_slack(used) : used);
 }
 
 // Growth and returns in one message: what is returned was free, and grows nowhere else. What a

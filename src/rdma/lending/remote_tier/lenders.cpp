@@ -54,8 +54,8 @@ std::string full_words(const wire::Lent& lent) {
                              exact_duration_us((lent.holder_left_us + 999'999) / 1'000'000 * 1'000'000));
 }
 
-// If the same is asked for again, it takes nothing of what the answer has left: pages may be there by
-// then.
+// If the same is asked for again, it takes nothing of what the answer has left: pages may be there
+// by then.
 void keep_in(wire::Ask& wanted, const wire::MediumBytes& leased) {
   for (const wire::Medium medium : wire::kMedia) wanted.bytes[medium] = std::max(wanted.bytes[medium], leased[medium]);
 }
@@ -335,19 +335,19 @@ void Lenders::revised(PeerId peer, const wire::Lent& lent) {
     if (found->resizing) bytes[medium] = std::min(bytes[medium], had[medium]);
   const wire::MediumBytes before = parts_.placer.revise(found->index, bytes);
   const wire::MediumBytes now = parts_.placer.room(found->index).usable;
-  for (const wire::Medium medium : wire::kMedia) log_revision(*found, medium, before[medium], now[medium]);
-}
-
-void Lenders::log_revision(const Lender& lender, wire::Medium medium, std::uint64_t before, std::uint64_t now) {
-  if (before == now) return;
-  const auto times = less_.next();
-  if (!times.logged) return;
-  if (medium == wire::Medium::disk && now < before) {
-    VMEM_LOG_WARN("a disk of node {} at {} failed: of {} there, {} are left ({} changes of leases)",
-                  number(lender.identity), lender.address, format_bytes(before), format_bytes(now), times.count);
-  } else {
-    VMEM_LOG_INFO("node {} at {} lends {} of {} now, before {} ({} changes of leases)", number(lender.identity),
-                  lender.address, format_bytes(now), wire::medium_words(medium), format_bytes(before), times.count);
+  for (const wire::Medium medium : wire::kMedia) {
+    if (before[medium] == now[medium]) continue;
+    const auto times = less_.next();
+    if (!times.logged) continue;
+    if (medium == wire::Medium::disk && now[medium] < before[medium]) {
+      VMEM_LOG_WARN("a disk of node {} at {} failed: of {} there, {} are left ({} changes of leases)",
+                    number(found->identity), found->address, format_bytes(before[medium]), format_bytes(now[medium]),
+                    times.count);
+    } else {
+      VMEM_LOG_INFO("node {} at {} lends {} of {} now, before {} ({} changes of leases)", number(found->identity),
+                    found->address, format_bytes(now[medium]), wire::medium_words(medium), format_bytes(before[medium]),
+                    times.count);
+    }
   }
 }
 

@@ -138,7 +138,6 @@ class Lenders final : public LinkUser {
   void take_lease(Lender& lender, const wire::Lent& lent);
   void resized(Lender& lender, const wire::Lent& lent);
   void lose_lease(Lender& lender, const std::string& why);
-  void log_revision(const Lender& lender, wire::Medium medium, std::uint64_t before, std::uint64_t now);
 
   const RemoteConfig& config_;
   const Parts parts_;
