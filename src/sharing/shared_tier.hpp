@@ -83,7 +83,7 @@ class SharedTier final : public tiers::Tier, public tiers::QueueingTier, public 
   tiers::TransferLedger ledger_;
   tiers::Inbox inbox_{[this] { node_.wake(); }};
   std::unique_ptr<tiers::Workers> workers_;
-  SharedJobs jobs_;  // only for the node's thread
+  SharedJobs jobs_;  // only for the node's thread, but for counters()
 };
 
 }  // namespace vmem::sharing

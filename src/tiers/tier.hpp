@@ -247,7 +247,7 @@ class GrowingTier {
   // Whether all who could grant what was needed then have answered: the budget grows no further for
   // it.
   virtual bool was_answered(std::uint64_t ticket) const = 0;
-  // Grows when the budget, or its parts, have changed for a reason of their own.
+  // A number that has grown if places() may have changed since it was read last.
   virtual std::uint64_t changes() const = 0;
   // Tier::places() of the largest budget that it could get, as far as is known.
   virtual std::vector<std::uint64_t> obtainable_places() const = 0;

@@ -70,6 +70,14 @@ class MoverGrowing : public MoverTest {
     below_host = &spill_below;
     start({.hbm_pages = 8, .host_pages = 8});
   }
+  // An allocation that nobody has granted room for yet.
+  void begin_to_wait(AllocateRequest& request) {
+    begin(64);
+    spill_below.at_once = false;
+    request.bytes = 24 * kPageBytes;
+    mover->post(request);
+    steps();
+  }
   ~MoverGrowing() override {
     if (mover) finish();
   }
@@ -86,12 +94,8 @@ TEST_F(MoverGrowing, WhatFitsIntoTheOwnMemoryNeedsNothing) {
 }
 
 TEST_F(MoverGrowing, AnAllocationWaitsUntilItsRoomIsGranted) {
-  begin(64);
-  spill_below.at_once = false;
   AllocateRequest request;
-  request.bytes = 24 * kPageBytes;
-  mover->post(request);
-  steps();
+  begin_to_wait(request);
   EXPECT_FALSE(request.done());
   EXPECT_GE(spill_below.needed, 10 * kPageBytes);
   EXPECT_LE(spill_below.needed, 20 * kPageBytes);
@@ -102,12 +106,8 @@ TEST_F(MoverGrowing, AnAllocationWaitsUntilItsRoomIsGranted) {
 
 // One of two lenders has answered.
 TEST_F(MoverGrowing, ACallIsNeededForAsLongAsItWaits) {
-  begin(64);
-  spill_below.at_once = false;
   AllocateRequest request;
-  request.bytes = 24 * kPageBytes;
-  mover->post(request);
-  steps();
+  begin_to_wait(request);
   const std::uint64_t needed = spill_below.last;
   EXPECT_GE(needed, 10 * kPageBytes);
   spill_below.granted += 2 * kPageBytes;

@@ -1,6 +1,7 @@
-// What tiers below that grow (tiers::GrowingTier) are told to be needed: what allocations need, or
-// what pages lack, if that is more. HBM counts for what allocations need, and stays empty if only
-// the CPU uses their pages: these find no room below then, and ask for it.
+// How many bytes the mover tells a tier below that grows (tiers::GrowingTier) to be needed: what
+// the commitments of allocations need, or, if that is more, what pages need that found no room
+// there. Commitments count on all of HBM. Pages that only the CPU uses never go to HBM, so they may
+// find the tier full.
 #pragma once
 
 #include <cstdint>

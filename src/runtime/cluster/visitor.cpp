@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t kLeaveUs = 2'000'000;
 constexpr std::uint32_t kLeaseS = 15;  // if it is killed
 
-// What the members have agreed on, which does not concern a visitor.
+// Those of the members: a visitor has no address space of its own that could differ.
 Result<cluster::ClusterParameters> parameters_of(const RegistryAccess& access, std::uint64_t most_us) {
   VMEM_ASSIGN(const auto registry, RegistryClient::open(access, most_us));
   VMEM_ASSIGN(const auto records, registry->read(std::string(cluster::kParametersKey)));

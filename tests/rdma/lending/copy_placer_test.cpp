@@ -329,6 +329,18 @@ TEST(CopyPlacer, OfTwoNodesTheFasterGoesBeforeTheOneWithMoreRoom) {
   EXPECT_EQ(node(24), 1u) << "the level is the node's, not the lease's";
 }
 
+// Whoever needs more says so before it reads the budget, so that it is known here.
+TEST(CopyPlacer, RoomThatSomebodyHasComeToNeedIsNotGivenUp) {
+  Nodes some(1, {{.memory = 4}});
+  const auto kept = some.placer.give_up(0, {.memory = kPage}, [] { return false; });
+  EXPECT_TRUE(kept.memory.empty());
+  EXPECT_EQ(kept.left.memory, 4 * kPage);
+  EXPECT_EQ(some.placer.usage().budget_bytes, 4 * kPage);
+  const auto given = some.placer.give_up(0, {.memory = kPage}, [] { return true; });
+  EXPECT_EQ(given.left.memory, kPage);
+  EXPECT_EQ(some.placer.usage().budget_bytes, kPage);
+}
+
 // Only until what is left fits, and to the memory of the same node, too.
 TEST(CopyPlacer, PagesLeaveHbmThatIsWantedBack) {
   Nodes some(1, {{.memory = 1, .hbm = 4}});

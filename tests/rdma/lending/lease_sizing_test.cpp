@@ -75,6 +75,15 @@ class LeaseSizing : public ::testing::Test {
     remote->until([&] { return remote->tier->was_answered(ticket); });
     return budget() >= bytes;
   }
+  // Version 1 of so many pages.
+  std::vector<tiers::SlotId> stored(std::uint64_t pages) {
+    std::vector<tiers::SlotId> slots;
+    for (std::uint64_t page = 0; page < pages; ++page) {
+      slots.push_back(remote->slot());
+      EXPECT_EQ(remote->store(slots[page], page, 1).outcome, tiers::Outcome::done);
+    }
+    return slots;
+  }
   std::uint64_t budget() const { return remote->tier->usage().budget_bytes; }
   std::uint64_t lent(std::size_t lender) const { return remote->lenders[lender]->service->statistics().lent.memory; }
 
@@ -138,11 +147,7 @@ TEST_F(LeaseSizing, ALeaseOutlivesAShortDip) {
 TEST_F(LeaseSizing, ALeaseKeepsThePagesThatItHas) {
   start(1);
   ASSERT_TRUE(grows_to(8 * kPage));
-  std::vector<tiers::SlotId> slots;
-  for (std::uint64_t page = 0; page < 8; ++page) {
-    slots.push_back(remote->slot());
-    ASSERT_EQ(remote->store(slots[page], page, 1).outcome, tiers::Outcome::done);
-  }
+  const auto slots = stored(8);
   for (const std::size_t gone : {0u, 2u, 3u, 6u}) remote->tier->release(slots[gone]);
   (void)remote->tier->need(0);
   remote->pass(5'000'000);
@@ -173,11 +178,7 @@ TEST_F(LeaseSizing, WhatADrainingLenderHasIsNeededElsewhere) {
   remote->tier->follow(named);
   remote->until([&] { return remote->connected() == 3; });
   ASSERT_TRUE(grows_to(9 * kPage));
-  std::vector<tiers::SlotId> slots;
-  for (std::uint64_t page = 0; page < 9; ++page) {
-    slots.push_back(remote->slot());
-    ASSERT_EQ(remote->store(slots[page], page, 1).outcome, tiers::Outcome::done);
-  }
+  const auto slots = stored(9);
   named[0].drains = true;
   remote->tier->follow(named);
   remote->until([&] { return lent(0) == 0; });
@@ -225,11 +226,7 @@ TEST_F(LeaseSizing, TheLargestNeedIsAnswered) {
 TEST_F(LeaseSizing, PagesWhoseReleaseWasLostHoldUpNoReturn) {
   start(1);
   ASSERT_TRUE(grows_to(8 * kPage));
-  std::vector<tiers::SlotId> slots;
-  for (std::uint64_t page = 0; page < 8; ++page) {
-    slots.push_back(remote->slot());
-    ASSERT_EQ(remote->store(slots[page], page, 1).outcome, tiers::Outcome::done);
-  }
+  const auto slots = stored(8);
   remote->fabric.set_partition(NodeId{SteppedRemote::kTier}, NodeId{1}, true);
   for (const tiers::SlotId slot : slots) remote->tier->release(slot);
   remote->pass(5'000'000);
@@ -333,11 +330,7 @@ TEST_F(LeaseSizing, OfOtherMediaTheEndIsReturnedUpToTheLastPage) {
   remote->start_tier();
   const auto on_disk = [&] { return remote->lenders[0]->service->statistics().lent.disk; };
   ASSERT_TRUE(grows_to(12 * kPage));
-  std::vector<tiers::SlotId> slots;
-  for (std::uint64_t page = 0; page < 12; ++page) {
-    slots.push_back(remote->slot());
-    ASSERT_EQ(remote->store(slots[page], page, 1).outcome, tiers::Outcome::done);
-  }
+  const auto slots = stored(12);
   for (std::uint64_t page = 0; page < 12; ++page)
     if (page != 5) remote->tier->release(slots[page]);
   (void)remote->tier->need(0);
