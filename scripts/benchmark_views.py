@@ -191,9 +191,9 @@ def commands(records: Records, name: str) -> str:
             [
                 str(numbers.setdefault(command, len(numbers) + 1)),
                 f"{record['scenario']} {record['variant']}",
-                f"{number(record['limit'])} {record['unit']}",
-                f"{number(record['achieved'])} {record['unit']}",
-                f"{record['ratio']:.2f}{above(record)}",
+                "–" if record["limit"] is None else f"{number(record['limit'])} {record['unit']}",
+                f"{number(record['achieved'])} {record['unit']}".strip(),
+                "–" if record["ratio"] is None else f"{record['ratio']:.2f}{above(record)}",
                 goal(record),
                 commit(record),
             ]

@@ -7,7 +7,7 @@ page was left (cluster_model.py). Each call ends by its deadline and a second. A
 region that still has a holder is read whole, and the registry and the daemons hold nothing of
 nodes that have ended.
 
-    tests/campaign/cluster_kills.py --bin build/release/bin --kills 50 [--seed N]
+    tests/campaign/cluster_kills.py --bin build/release/bin --kills 50 [--seed N] [--json FILE]
 
 Membership leases are of 6 s. Some processes run in pid namespaces of their own, where that is
 permitted: their ends show by their leases only. The seed gives the same plan of kills; how they
@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 
+from cluster_figures import Figures
 from cluster_model import Model, Region, fewest
 from cluster_world import Lender, Node, Program, World, can_hide, within
 from stops import lasting_port
@@ -54,14 +55,13 @@ class Slot:
 
 
 class Kills:
-    def __init__(self, world: World, seed: int, heal_s: float):
-        self.world, self.chance = world, random.Random(seed)
+    def __init__(self, world: World, figures: Figures, seed: int, heal_s: float):
+        self.world, self.figures, self.chance = world, figures, random.Random(seed)
         self.heal_s = heal_s
         self.model = Model(heal_s, LEASE_S)
         self.lock = threading.Lock()
         # Protected by the lock.
         self.events: list[tuple[str, dict]] = []
-        self.failures: list[str] = []
         hide = can_hide()
         if not hide:
             print("  no process is hidden from daemons: pid namespaces are not permitted here")
@@ -73,6 +73,7 @@ class Kills:
         self.changes: list[tuple[float, int]] = []  # of the number of daemons
         self.counts: collections.Counter = collections.Counter()
         self.past: list[dict] = []  # figures of programs that have ended
+        self.late = self.lost_unjustly = 0
 
     # ---- processes ----
 
@@ -150,9 +151,8 @@ class Kills:
 
     def fail(self, why: str) -> None:
         with self.lock:
-            print(f"  FAILED: {why}", flush=True)
-            self.failures.append(why)
-        if len(self.failures) >= MOST_FAILURES:
+            self.figures.fail(why)
+        if len(self.figures.failures) >= MOST_FAILURES:
             raise RuntimeError("too many failures")
 
     def pass_time(self, seconds: float) -> None:
@@ -300,6 +300,7 @@ class Kills:
     def judge_event(self, process: str, event: dict, replicas: int) -> None:
         kind = event["event"]
         if kind in ("wrong", "late"):
+            self.late += kind == "late"
             return self.fail(f"{process}: {event}")
         if kind == "opened" and self.model.is_stale(event):
             return self.fail(f"{process} opened an old version: {event}")
@@ -318,42 +319,45 @@ class Kills:
         else:
             why = self.model.judge(process, event)
         self.counts[f"{'private' if 'private' in event['what'] else 'published'} pages LOST justly"] += bool(why)
+        self.lost_unjustly += not why
         return None if why else self.fail(f"{process}: LOST though a holder was left: {event}")
 
-    def figures(self) -> str:
-        def total(name: str) -> int:
-            return sum(each.get(name, 0) for each in self.past)
+    def total(self, name: str) -> int:
+        return sum(each.get(name, 0) for each in self.past)
 
+    def report(self, kills: int) -> None:
         slowest: collections.Counter = collections.Counter()
         for each in self.past:
             for what, ms in each.get("slowest_ms", {}).items():
                 slowest[what] = max(slowest[what], ms)
-        return (f"  {dict(self.counts)}\n  {total('publications')} publications, {total('opens')} opens, {total('pages')} "
-                f"pages of regions verified, {total('after_owner')} of them after the end of their owner, "
-                f"{total('operations')} operations, {total('wrong')} wrong\n  slowest calls in ms: {dict(slowest)}")
+        done = {name: self.total(name) for name in ("publications", "opens", "pages", "after_owner", "operations")}
+        print(f"  {dict(self.counts)}\n  {done['publications']} publications, {done['opens']} opens, {done['pages']} "
+              f"pages of regions verified, {done['after_owner']} of them after the end of their owner, "
+              f"{done['operations']} operations\n  slowest calls in ms: {dict(slowest)}", flush=True)
+        self.figures.add(f"wrong bytes after {kills} kills", self.total("wrong"), "pages", most=0, **done, **self.counts)
+        self.figures.add(f"LOST though a copy was left, after {kills} kills", self.lost_unjustly, "pages", most=0)
+        self.figures.add(f"calls beyond deadline and a second, in {kills} kills", self.late, "calls", most=0,
+                         slowest_ms=dict(slowest))
 
 
-def campaign(build: str, seed: int, kills: int, burst: int, heal_s: float) -> list[str]:
-    world = World(build, seed, lease_s=LEASE_S)
-    failures = ["it did not end"]
-    scenario = Kills(world, seed, heal_s)
+def campaign(asked: argparse.Namespace) -> int:
+    world = World(str(pathlib.Path(asked.bin).resolve().parent), asked.seed, lease_s=LEASE_S)
+    figures = Figures(world.vmem, asked.seed)
+    scenario = Kills(world, figures, asked.seed, asked.heal)
     try:
-        failures = scenario.failures
-        scenario.run(kills, burst)
+        scenario.run(asked.kills, asked.burst)
         scenario.settle()
         scenario.audit()
         scenario.finish()
         scenario.judge()
-        print(scenario.figures(), flush=True)
+        scenario.report(asked.kills)
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-        print(f"  FAILED: {error}", flush=True)
-        failures.append(str(error))
+        figures.fail(str(error))
     finally:
-        world.end(keep=bool(failures))
-        if failures:
+        world.end(keep=bool(figures.failures))
+        if figures.failures:
             scenario.keep_events()
-            print(f"  logs: {world.folder}", flush=True)
-    return failures
+    return figures.end(asked.json, world.folder)
 
 
 def main() -> int:
@@ -362,13 +366,14 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--burst", type=int, default=10, help="kills between two pauses; 0: no pauses")
     parser.add_argument("--heal", type=float, default=8, help="seconds in which all copies are made again")
+    parser.add_argument("--json", help="a file for the figures, as records of vmem bench")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
     begun = time.monotonic()
-    failures = campaign(str(pathlib.Path(asked.bin).resolve().parent), asked.seed, asked.kills, asked.burst, asked.heal)
-    print(f"{asked.kills} kills, {time.monotonic() - begun:.0f} s, {len(failures)} failures (seed {asked.seed})")
-    return 1 if failures else 0
+    status = campaign(asked)
+    print(f"{asked.kills} kills, {time.monotonic() - begun:.0f} s, seed {asked.seed}: {'FAILED' if status else 'ok'}")
+    return status
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ link in the same run: round trip and copy. It comes from its owner, and, by `vme
 from a daemon. What the owner sends to three readers is what its link has counted. Prints `skipped`
 and why where namespaces or `tbf` are not permitted.
 
-    tests/campaign/cluster_links.py --bin build/release/bin [--mbit 100]
+    tests/campaign/cluster_links.py --bin build/release/bin [--mbit 100] [--json FILE]
 """
 import argparse
 import contextlib
@@ -19,12 +19,14 @@ import statistics
 import subprocess
 import sys
 
+from cluster_figures import Figures
 from cluster_world import Program, World, within
 from honest import PAGE
 from shaped_links import ShapedLinks
 
 READY_S = 60
 PAGE_RATIO, TABLES_SENT = 1.25, 1.5
+LEAST_IDLE = 1 / 3  # otherwise a page waits for the machine's cores, not for the link
 WIRE = 1.06  # headers of Ethernet, IP, TCP and TLS, and acknowledgements
 SKIPPED = 77
 TABLE, TABLE_PAGES = "table", 48
@@ -54,9 +56,9 @@ for _ in range(12):
 class Links:
     def __init__(self, build: str, seed: int, links: ShapedLinks):
         self.links = links
-        self.failures: list[str] = []
         self.timed: list[dict] = []
         self.world = World(build, seed, lease_s=90, host=links.address(0), inside=links.inside(0))
+        self.figures = Figures(self.world.vmem, seed)
         self.secret = pathlib.Path(self.world.folder, "secret")
         subprocess.run([self.world.vmem, "secret", "new", str(self.secret)], check=True, stdout=subprocess.DEVNULL)
         self.options = [*ROOM, f"secret={self.secret}"]
@@ -65,16 +67,7 @@ class Links:
         if event["event"] == "timed":
             self.timed.append(event | {"reader": program.name})
         elif event["event"] in ("wrong", "late", "failed"):
-            self.fail(f"{program.name}: {event}")
-
-    def fail(self, why: str) -> None:
-        print(f"  FAILED: {why}", flush=True)
-        self.failures.append(why)
-
-    def expect(self, holds: bool, what: str) -> None:
-        print(f"  {what}", flush=True)
-        if not holds:
-            self.fail(what)
+            self.figures.fail(f"{program.name}: {event}")
 
     def wait(self, what: str, holds) -> None:
         if within(READY_S, lambda: "" if holds() else what):
@@ -88,16 +81,17 @@ class Links:
         bare = self.bare()
         self.read([2], pause_ms=50)
         alone = statistics.median(each["took_s"] for each in self.timed)
-        self.expect(alone <= PAGE_RATIO * bare, f"a page alone: {alone * 1000:.1f} ms, {alone / bare:.2f} of "
-                    f"{bare * 1000:.1f} ms for a round trip and a copy, at most {PAGE_RATIO}")
+        self.figures.add("a page alone, from its owner", alone * 1000, "ms", limit=bare * 1000,
+                         limit_name="a round trip and a copy, by a plain socket", most=PAGE_RATIO, page_bytes=PAGE,
+                         link_mbit_s=self.links.mbit_s)
         self.timed.clear()
         before = self.links.sent_bytes(1)
         self.read([2, 3, 4], pause_ms=0)
         sent = (self.links.sent_bytes(1) - before) / (TABLE_PAGES * PAGE)
-        self.expect(sent <= TABLES_SENT * WIRE, f"three readers of one table: the owner's link has sent {sent:.2f} "
-                    f"tables, at most {TABLES_SENT} and {100 * WIRE - 100:.0f} % of headers")
+        self.figures.add("one table for three readers, sent by its owner", sent / WIRE, "tables", most=TABLES_SENT,
+                         with_headers=sent, link_mbit_s=self.links.mbit_s)
         for problem in self.world.end_of(publisher):
-            self.fail(problem)
+            self.figures.fail(problem)
         self.read_by_bench()
 
     @contextlib.contextmanager
@@ -124,15 +118,16 @@ class Links:
             done = subprocess.run(command, env=os.environ | self.world.environment, text=True, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, timeout=2 * READY_S)
         if done.returncode != 0:
-            return self.fail(f"vmem bench cluster ended with {done.returncode}: {done.stdout}")
+            return self.figures.fail(f"vmem bench cluster ended with {done.returncode}: {done.stdout}")
         median, p99 = json.loads(records.read_text())
-        for row in (median, p99):
-            print(f"  {row['variant']}: {row['achieved']:.1f} ms, {row['ratio']:.2f} of {row['limit']:.1f} ms; "
-                  f"{row['details']['idle_share']:.2f} of the cores' time was idle", flush=True)
-        if not median["goal"]["met"]:
-            self.fail(f"a page alone from a daemon: {median['ratio']:.2f} of its limit, at most {PAGE_RATIO}")
+        print(f"  99th percentile: {p99['achieved']:.1f} ms, {p99['ratio']:.2f} of {p99['limit']:.1f} ms", flush=True)
+        self.figures.add("a page alone, from a daemon", median["achieved"], "ms", limit=median["limit"],
+                         limit_name="a round trip and a copy, by a plain socket", most=PAGE_RATIO, page_bytes=PAGE,
+                         link_mbit_s=self.links.mbit_s)
+        self.figures.add("share of the cores' time that was idle meanwhile", median["details"]["idle_share"], "",
+                         least=LEAST_IDLE)
         for problem in self.world.end_of(daemon):
-            self.fail(problem)
+            self.figures.fail(problem)
 
     def bare(self) -> float:
         """Seconds for a round trip and a copy of a page, by a plain socket."""
@@ -149,7 +144,7 @@ class Links:
         self.wait("the readers", lambda: len(self.timed) == len(readers) * TABLE_PAGES)
         for reader in readers:
             for problem in self.world.end_of(reader):
-                self.fail(problem)
+                self.figures.fail(problem)
             self.world.nodes.remove(reader)
 
 
@@ -157,6 +152,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", required=True, help="the build's folder of programs, build/release/bin")
     parser.add_argument("--mbit", type=int, default=100, help="megabits a second of each link")
+    parser.add_argument("--json", help="a file for the figures, as records of vmem bench")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
     asked = parser.parse_args()
     print(f"links of {asked.mbit} Mbit/s: seed {asked.seed}", flush=True)
@@ -169,13 +165,11 @@ def main() -> int:
     try:
         measured.run()
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-        measured.fail(str(error))
+        measured.figures.fail(str(error))
     finally:
-        measured.world.end(keep=bool(measured.failures))
+        measured.world.end(keep=bool(measured.figures.failures))
         links.remove()
-    if measured.failures:
-        print(f"  logs: {measured.world.folder}", flush=True)
-    return 1 if measured.failures else 0
+    return measured.figures.end(asked.json, measured.world.folder)
 
 
 if __name__ == "__main__":

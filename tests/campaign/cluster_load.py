@@ -3,7 +3,7 @@
 
 The load reads pages of a published table, more than its program has room for, and pages of its own
 that overflow to daemons, by turns. Every byte is compared. Figures are printed as ratios to the
-rate of the same load just before, in windows of a second.
+rate of the same load just before, in windows of a second; `--json FILE` keeps them.
 
     tests/campaign/cluster_load.py --bin build/release/bin registry --away 60 --lease 90
     tests/campaign/cluster_load.py --bin build/release/bin join
@@ -26,11 +26,13 @@ import sys
 import time
 import urllib.request
 
+from cluster_figures import Figures
 from cluster_world import Program, World, within
 
 READY_S = 60
 BEFORE_S = 10
 ROOM_USED_S = 2
+BEFORE = "the same load just before"
 TABLE = "table"
 # With pauses: some of the processors' time is left.
 SMALL = ["--pause-ms", "10", "hbm=32MiB", "host=16MiB", "borrow=48MiB", "--pages", "32"]
@@ -38,23 +40,12 @@ ROOMY = ["hbm=64MiB", "host=256MiB", "borrow=16MiB"]
 
 
 class Load:
-    def __init__(self, world: World):
-        self.world = world
-        self.failures: list[str] = []
-
-    def fail(self, why: str) -> None:
-        print(f"  FAILED: {why}", flush=True)
-        self.failures.append(why)
-
-    def expect(self, holds: bool, what: str) -> None:
-        """Prints a figure, and whether it is as it has to be."""
-        print(f"  {what}", flush=True)
-        if not holds:
-            self.fail(what)
+    def __init__(self, world: World, figures: Figures):
+        self.world, self.figures = world, figures
 
     def hear(self, program: Program, event: dict) -> None:
         if event["event"] in ("wrong", "late"):
-            self.fail(f"{program.name}: {event}")
+            self.figures.fail(f"{program.name}: {event}")
 
     def start(self, daemons: int) -> None:
         for number in range(daemons):
@@ -88,10 +79,10 @@ class Load:
         # Programs first: daemons take with them what they hold.
         for each in sorted(self.world.nodes, key=lambda node: not isinstance(node, Program)):
             for problem in self.world.end_of(each):
-                self.fail(problem)
-        figures = self.scanner.figures
-        self.expect(not figures["wrong"] and not figures["failed"], f"{figures['operations']} operations, {figures['wrong']} wrong, failed calls "
-                    f"{figures['failed']}, slowest calls in ms {figures['slowest_ms']}")
+                self.figures.fail(problem)
+        told = self.scanner.figures
+        self.figures.expect(not told["wrong"] and not told["failed"], f"{told['operations']} operations, {told['wrong']} "
+                            f"wrong, failed calls {told['failed']}, slowest calls in ms {told['slowest_ms']}")
 
 
 class Registry(Load):
@@ -103,8 +94,7 @@ class Registry(Load):
         self.world.etcd.servers[leader].send(signal.SIGSTOP)
         one = self.mean(self.measure(BEFORE_S))
         self.world.etcd.servers[leader].send(signal.SIGCONT)
-        self.expect(one >= asked.ratio * base, f"one of three etcd servers stopped: {one / base:.2f} of {base:.0f} "
-                    f"operations a second, at least {asked.ratio}")
+        self.figures.add("one of three etcd servers stopped", one, "op/s", limit=base, limit_name=BEFORE, least=asked.ratio)
         base = self.mean(self.measure(BEFORE_S))
         for each in self.world.etcd.servers:
             each.send(signal.SIGSTOP)
@@ -112,8 +102,8 @@ class Registry(Load):
         for each in self.world.etcd.servers:
             each.send(signal.SIGCONT)
         self.returned(time.monotonic(), listed, asked.recovery)
-        self.expect(none >= asked.ratio * base, f"all etcd servers away for {asked.away:.0f} s: {none / base:.2f} of "
-                    f"{base:.0f} operations a second, at least {asked.ratio}")
+        self.figures.add(f"all etcd servers away for {asked.away:.0f} s", none, "op/s", limit=base, limit_name=BEFORE,
+                         least=asked.ratio, lease_s=asked.lease)
         self.finish()
 
     def returned(self, at: float, listed: set[int], most_s: float) -> None:
@@ -122,11 +112,10 @@ class Registry(Load):
         self.wait("the publication after the return", lambda: owner.figures.get("publications"))
         took = time.monotonic() - at
         problem = within(most_s, lambda: "" if len(self.ids()) == len(listed) + 1 else f"listed are {self.ids()}")
-        self.expect(took <= most_s, f"{took:.1f} s after their return a program has joined and published, at most "
-                    f"{most_s:.0f} s")
+        self.figures.add("a program joins and publishes after their return", took, "s", most=most_s)
         expelled = [each.name for each in self.world.nodes if "no longer node" in each.log.read_text()]
         if problem or not listed <= self.ids() or expelled:
-            self.fail(f"the nodes {listed} were there before, {self.ids()} are now; expelled: {expelled}")
+            self.figures.fail(f"the nodes {listed} were there before, {self.ids()} are now; expelled: {expelled}")
 
     def ids(self) -> set[int]:
         return {each["id"] for each in self.world.listed_nodes()}
@@ -155,14 +144,11 @@ class Join(Load):
         ready = time.monotonic()
         self.wait("pages on it", lambda: self.received(daemon))
         took = time.monotonic() - ready
-        self.expect(took <= ROOM_USED_S, f"a new daemon's room is used {took:.2f} s after it is a member, at most "
-                    f"{ROOM_USED_S} s")
+        self.figures.add("room of a daemon that joins is used", took, "s", most=ROOM_USED_S)
         self.measure(max(0.0, begun + BEFORE_S - time.monotonic()))
-        least = min(self.rates(begun, begun + BEFORE_S))
-        bound = asked.ratio * (slowest if asked.noisy else base)
-        self.expect(least >= bound, f"the slowest second of the load meanwhile: {least:.0f} operations, at least "
-                    f"{bound:.0f}; that is {least / base:.2f} of the median before ({base:.0f}) and "
-                    f"{least / slowest:.2f} of the slowest second before ({slowest:.0f})")
+        limit, name = (slowest, "the slowest second before") if asked.noisy else (base, "the median second before")
+        self.figures.add("the slowest second while a daemon joins", min(self.rates(begun, begun + BEFORE_S)), "op/s",
+                         limit=limit, limit_name=name, least=asked.ratio, median_before=base, slowest_before=slowest)
         self.finish()
 
     def received(self, daemon) -> bool:
@@ -182,21 +168,20 @@ def main() -> int:
     parser.add_argument("--ratio", type=float, default=0.95, help="least ratio of the load's rate to that before")
     parser.add_argument("--noisy", action="store_true",
                         help="join: compare with the slowest second before, on a machine that others use")
+    parser.add_argument("--json", help="a file for the figures, as records of vmem bench")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
     asked = parser.parse_args()
     print(f"{asked.scenario}: seed {asked.seed}", flush=True)
     is_registry = asked.scenario == "registry"
     world = World(str(pathlib.Path(asked.bin).resolve().parent), asked.seed, 3 if is_registry else 1, asked.lease)
-    load = (Registry if is_registry else Join)(world)
+    figures = Figures(world.vmem, asked.seed)
     try:
-        load.run(asked)
+        (Registry if is_registry else Join)(world, figures).run(asked)
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-        load.fail(str(error))
+        figures.fail(str(error))
     finally:
-        world.end(keep=bool(load.failures))
-    if load.failures:
-        print(f"  logs: {world.folder}", flush=True)
-    return 1 if load.failures else 0
+        world.end(keep=bool(figures.failures))
+    return figures.end(asked.json, world.folder)
 
 
 if __name__ == "__main__":

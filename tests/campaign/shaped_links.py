@@ -21,6 +21,7 @@ class ShapedLinks:
 
     def __init__(self, hosts: int, mbit_s: int):
         self.made: list[str] = []
+        self.mbit_s = mbit_s
         self.tag = f"vmem{os.getpid()}"
         try:
             self._make(f"{self.tag}-switch")

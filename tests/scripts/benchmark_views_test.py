@@ -81,6 +81,11 @@ class Views(unittest.TestCase):
         self.assertEqual(text.count("vmem bench peer --hbm 8GiB"), 1)
         self.assertIn("| 1 | peer read-write 4x | 400 GB/s | 300 GB/s | 0.75 | ≥ 0.95 ✗ | `0123456` |\n", text)
 
+    def test_a_figure_without_a_limit_has_no_ratio(self):
+        goal = {"bound": "at_most", "of": "achieved", "value": 0, "met": True}
+        text = self.view("commands", FIGURE | {"limit": None, "ratio": None, "achieved": 0, "unit": "pages", "goal": goal})
+        self.assertIn("| 1 | peer read-only 4x | – | 0 pages | – | ≤ 0 | `0123456` |\n", text)
+
     def test_of_a_stream_the_link_s_bytes_are_compared(self):
         older = FIGURE | {"details": {"moved_gb_per_s": 200.0}}
         self.assertEqual(benchmark_views.over_link(older), (200.0, 0.5))
