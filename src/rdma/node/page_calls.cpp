@@ -14,8 +14,6 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{512} << 20;
 // On a local path, both ends spend more time on a page (registering, checking) than the path does.
 // With no more in flight than the path holds, it would idle meanwhile.
 constexpr std::uint64_t kLeastQueueUs = 4'000;
-// After so many others, the first of each order goes.
-constexpr std::uint32_t kMostPassed = 8;
 
 bool has_landed(const CallEnd& end) { return end.landed; }
 
@@ -57,7 +55,7 @@ void PageCalls::hurry(PageCallId id) {
 
 bool PageCalls::send_some(const Key& key, Flow& flow) {
   bool did = false;
-  for (auto next = next_of(flow); next; next = next_of(flow)) {
+  for (auto next = flow.turns.next(flow.waiting); next; next = flow.turns.next(flow.waiting)) {
     if (!flow.window.has_room(flow.waiting[*next].front().bytes(), clock_.now_us())) break;
     send(key, flow, take(flow, *next));
     did = true;
@@ -65,24 +63,11 @@ bool PageCalls::send_some(const Key& key, Flow& flow) {
   return did;
 }
 
-// The most urgent, or one that too many have passed.
-std::optional<std::size_t> PageCalls::next_of(const Flow& flow) {
-  std::optional<std::size_t> next;
-  for (std::size_t order = wire::kOrders; order-- > 0;) {
-    if (flow.waiting[order].empty()) continue;
-    if (flow.passed[order] >= kMostPassed) return order;
-    next = order;
-  }
-  return next;
-}
-
 PageCalls::Waiting PageCalls::take(Flow& flow, std::size_t order) {
   Waiting waiting = std::move(flow.waiting[order].front());
   flow.waiting[order].pop_front();
   flow.waiting_bytes -= waiting.bytes();
-  flow.passed[order] = 0;
-  for (std::size_t less = order + 1; less < wire::kOrders; ++less)
-    flow.passed[less] += flow.waiting[less].empty() ? 0 : 1;
+  flow.turns.went(order, flow.waiting);
   return waiting;
 }
 

@@ -16,6 +16,7 @@
 #include "base/log_limit.hpp"
 #include "rdma/node/calls.hpp"
 #include "rdma/node/flow_window.hpp"
+#include "rdma/node/order_turns.hpp"
 
 namespace vmem::rdma {
 
@@ -65,8 +66,8 @@ class PageCalls {
   using Queue = std::deque<Waiting>;
   struct Flow {
     FlowWindow window;
-    std::array<Queue, wire::kOrders> waiting;           // by Order
-    std::array<std::uint32_t, wire::kOrders> passed{};  // calls that went before the first of each
+    std::array<Queue, wire::kOrders> waiting;  // by Order
+    OrderTurns turns;
     std::uint64_t waiting_bytes = 0;
   };
   struct Key {
@@ -77,7 +78,6 @@ class PageCalls {
   using Flows = std::map<Key, Flow>;
 
   bool send_some(const Key& key, Flow& flow);
-  static std::optional<std::size_t> next_of(const Flow& flow);
   static Waiting take(Flow& flow, std::size_t order);
   void send(const Key& key, Flow& flow, Waiting waiting);
   void ended(const Key& key, const FlowWindow::Begun& begun, bool moved);

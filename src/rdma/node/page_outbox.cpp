@@ -4,24 +4,6 @@
 #include <utility>
 
 namespace vmem::rdma {
-namespace {
-
-// After so many pages that somebody waits for, one of the others goes.
-constexpr std::uint32_t kMostPassed = 8;
-
-}  // namespace
-
-std::deque<PageOutbox::Go>* PageOutbox::Queue::next() {
-  const auto foreground = waiting.begin();
-  const auto other = std::find_if(foreground + 1, waiting.end(), [](const auto& queue) { return !queue.empty(); });
-  const bool others = other != waiting.end();
-  if (!foreground->empty() && (!others || passed < kMostPassed)) {
-    passed += others ? 1 : 0;
-    return &*foreground;
-  }
-  passed = 0;
-  return others ? &*other : nullptr;
-}
 
 std::uint32_t PageOutbox::most_in_transport(PeerId peer) const {
   const Peer* const to = peers_.find(peer);
@@ -39,10 +21,11 @@ void PageOutbox::add(PeerId peer, wire::Order order, Go go) {
 
 // True: something was taken from the queue.
 bool PageOutbox::send_one(PeerId peer, Queue& queue) {
-  std::deque<Go>* const next = queue.next();
-  if (next == nullptr) return false;
-  Go go = std::move(next->front());
-  next->pop_front();
+  const auto next = queue.turns.next(queue.waiting);
+  if (!next) return false;
+  Go go = std::move(queue.waiting[*next].front());
+  queue.waiting[*next].pop_front();
+  queue.turns.went(*next, queue.waiting);
   --waiting_;
   last_ = peer;
   const auto id = go();

@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "rdma/node/order_turns.hpp"
 #include "rdma/node/peer_book.hpp"
 
 namespace vmem::rdma {
@@ -38,9 +39,8 @@ class PageOutbox {
  private:
   struct Queue {
     std::array<std::deque<Go>, wire::kOrders> waiting;  // by Order
-    std::uint32_t passed = 0;                           // since a page that is not foreground went
+    OrderTurns turns;
     std::uint32_t in_transport = 0;
-    std::deque<Go>* next();
   };
   std::uint32_t most_in_transport(PeerId peer) const;
   bool send_one(PeerId peer, Queue& queue);

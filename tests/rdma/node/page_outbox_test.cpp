@@ -71,6 +71,14 @@ TEST_F(PageOutboxTest, NobodyIsPassedForEver) {
   EXPECT_EQ(went.back(), 100) << "eight have passed it";
 }
 
+TEST_F(PageOutboxTest, PagesReadAheadPassNoneInTheBackgroundForEver) {
+  add(kMuch, 0, Order::ahead);
+  add(kMuch, 100, Order::background);
+  for (int i = 1; i < 20; ++i) add(kMuch, i, Order::ahead);
+  for (int i = 0; i < 9; ++i) sent(i);
+  EXPECT_EQ(went.back(), 100) << "eight have passed it";
+}
+
 TEST_F(PageOutboxTest, EachChannelHasAPage) {
   constexpr PeerId kWide{3};
   transport.push(kWide, Connected{.node = {NodeId{9}, Incarnation{1}}, .path = "", .channels = 3});
