@@ -22,7 +22,12 @@ Result<SendId> Calls::send(const Call& call, std::uint64_t sequence) {
   return send.id;
 }
 
+// Nothing would end a call over a connection that is gone: its deadline closes the connection.
 Status Calls::begin(const Call& call, Then then) {
+  if (peers_.find(call.peer) == nullptr) {
+    ended_.push_back({.peer = call.peer, .kind = call.kind, .owner = call.owner, .then = std::move(then)});
+    return {};
+  }
   const std::uint64_t sequence = ++last_sequence_;
   VMEM_ASSIGN(const SendId sent, send(call, sequence));
   Open& open = open_[sequence];

@@ -15,6 +15,10 @@ constexpr PeerId kPeer{5}, kOther{6};
 
 class CallsTest : public ::testing::Test {
  protected:
+  void SetUp() override {
+    const auto admit = [](const Connected&) { return Status{}; };
+    (void)book.connected(kPeer, {.node = {NodeId{7}, Incarnation{1}}, .path = ""}, admit);
+  }
   // Begins a fetch whose reply has a body of `reply_bytes`; returns its sequence.
   std::uint64_t begin(std::uint64_t deadline_us, std::size_t reply_bytes = 4, Bytes destination = {},
                       ConstBytes payload = {}) {
@@ -114,6 +118,17 @@ TEST_F(CallsTest, ACallWhoseConnectionBreaksEndsWhenItsMemoryIsFree) {
   for (const CallEnd& end : ends) EXPECT_FALSE(end.answered);
   reply(kPeer, sending, kBody);
   EXPECT_EQ(ends.size(), 3u);
+}
+
+// Its deadline closes the connection, which would end nothing.
+TEST_F(CallsTest, ACallOverAConnectionThatIsGoneEnds) {
+  const Call call{.peer = kOther, .kind = Kind::fetch, .deadline_us = clock.now_us() + 100};
+  ASSERT_TRUE(calls.begin(call, [this](const CallEnd& end) { ends.push_back(end); }));
+  EXPECT_TRUE(ends.empty()) << "not while it begins";
+  EXPECT_TRUE(calls.run_ended());
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_FALSE(ends[0].answered);
+  EXPECT_TRUE(transport.sent.empty());
 }
 
 TEST_F(CallsTest, AnAnswerBeforeTheEndOfTheSendCounts) {

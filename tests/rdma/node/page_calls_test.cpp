@@ -21,6 +21,11 @@ constexpr std::uint64_t kRequestUs = 2'000'000;
 
 class PageCallsTest : public ::testing::Test {
  protected:
+  void SetUp() override {
+    const auto admit = [](const Connected&) { return Status{}; };
+    (void)book.connected(kFar, {.node = {NodeId{7}, Incarnation{1}}, .path = ""}, admit);
+    (void)book.connected(kNear, {.node = {NodeId{8}, Incarnation{1}}, .path = ""}, admit);
+  }
   // `name` comes back in ended, with whether it was answered.
   PageCallId fetch(PeerId from, int name, Order order = Order::foreground, std::uint64_t give_up_us = 1'000'000'000) {
     const PageCall page{.call = {.peer = from,
