@@ -86,6 +86,24 @@ TEST_F(LentHbm, PagesLeaveWhenTheOwnerWantsItBackAndComeAgainWhenItIsLentAgain) 
   expect_all_readable();
 }
 
+// What leaves is fetched, and the lender that is to take it does not answer.
+TEST_F(LentHbm, WhatTheOwnerWantsBackIsOnItsWayAlsoBesideLoads) {
+  store_pages(kMemory + kHbm);
+  join(2);
+  remote.until([&] { return remote.tier->usage().budget_bytes > (kMemory + kHbm) * kPage; });
+  store_pages(kMemory + kHbm + 1);
+  const std::uint64_t fetched = figures().fetched_bytes;
+  std::unique_ptr<Lender> silent = std::move(remote.lenders[1]);
+  const std::uint64_t load = remote.submit(tiers::Direction::load, slots.back(), 1, slots.size() - 1, 1);
+  hbm.left = 2 * kPage;
+  remote.pass(SteppedRemote::kRequestUs / 2);
+  EXPECT_GT(remote.lenders[0]->service->statistics().fetched_bytes - fetched, kPage) << "not one by one";
+  remote.lenders[1] = std::move(silent);
+  remote.until([&] { return in_hbm() == 2; });
+  EXPECT_EQ(remote.wait_for(load).outcome, Outcome::done);
+  expect_all_readable();
+}
+
 TEST_F(LentHbm, ALeaseThatWasGrantedWhileTheOwnerLentLessGrowsOnceItLendsMore) {
   hbm.left = 2 * kPage;
   remote.start_tier(101);

@@ -14,9 +14,9 @@ namespace {
 constexpr std::uint64_t kBeforeLookingAgainUs = 500'000;
 // A look costs about 0.1 µs for each slot.
 constexpr std::uint64_t kPerSlotUs = 2;
-constexpr std::uint64_t kCatchUpUs = 100'000;  // of pauses, which later copies may make up for
-constexpr std::uint64_t kDrainUs = 1'000'000;  // without a move, after which a drain is over
-constexpr std::size_t kLooksPerStep = 256;     // a step must not delay the mover's transfers
+constexpr std::uint64_t kCatchUpUs = 100'000;    // of pauses, which later copies may make up for
+constexpr std::uint64_t kAwaitedUs = 1'000'000;  // without a move, after which nobody waits
+constexpr std::size_t kLooksPerStep = 256;       // a step must not delay the mover's transfers
 
 bool is_done(const CallEnd& end) {
   const auto reply = wire::read_body<wire::Reply>(end.body);
@@ -42,22 +42,22 @@ bool PageRepairs::go_on(bool busy) {
   return did;
 }
 
-// Its next move is due at next_us_.
-bool PageRepairs::drains() const {
-  return drain_us_ != 0 && parts_.node.clock().now_us() < std::max(drain_us_, next_us_) + kDrainUs;
+// The next move is due at next_us_.
+bool PageRepairs::is_awaited() const {
+  return awaited_us_ != 0 && parts_.node.clock().now_us() < std::max(awaited_us_, next_us_) + kAwaitedUs;
 }
 
-// Moves off a draining lender queue behind pages read ahead, at both lenders. Their share of the
+// Moves that somebody waits for queue behind pages read ahead, at both lenders. Their share of the
 // path is their share of the bytes in flight, so few would be slow.
 bool PageRepairs::has_room(bool busy) const {
-  if (drains()) return in_flight_bytes_ < config_.drain_bytes || in_flight_.size() < kMostInFlight;
+  if (is_awaited()) return in_flight_bytes_ < config_.drain_bytes || in_flight_.size() < kMostInFlight;
   return in_flight_.size() < (busy ? 1 : kMostInFlight);
 }
 
 // Slots are looked at again if a node, or a page, may have changed what they lack, or if something
 // could not be done.
 void PageRepairs::look() {
-  if (in_flight_.empty() && !drains()) buffers_.clear();
+  if (in_flight_.empty() && !is_awaited()) buffers_.clear();
   const std::uint64_t rooms = parts_.placer.revision(), pages = parts_.pages.revision();
   if (!again_ && rooms == seen_rooms_ && pages == seen_pages_) return;
   again_ = false;
@@ -112,13 +112,13 @@ void PageRepairs::make(const Repair& repair, SlotId slot, const StoredPage& held
   const auto to = from ? parts_.placer.reserve(held.granted, repair.copy) : std::nullopt;
   if (!to) return;
   const bool drains = parts_.lenders.has_lease(leaves) && parts_.placer.room(leaves.node).draining;
-  // The owner of HBM waits for it.
   if (!wanted_back) pace(held.page.bytes, drains ? parts_.lenders.known(leaves.node).drain_rate : config_.repair_rate);
-  if (drains) drain_us_ = parts_.node.clock().now_us();
+  const bool awaited = drains || wanted_back;
+  if (awaited) awaited_us_ = parts_.node.clock().now_us();
   auto job = std::make_shared<Job>();
   job->slot = slot;
   job->copy = repair.copy;
-  job->order = drains ? wire::Order::ahead : wire::Order::background;
+  job->order = awaited ? wire::Order::ahead : wire::Order::background;
   job->held = held;
   job->from = *from;
   job->to = *to;

@@ -4,9 +4,9 @@
 // meanwhile, the new copy is dropped.
 //
 // Few pages are in flight, one while the mover's own transfers are, and no more bytes per second
-// begin than the rate says; the rate does not bind what leaves HBM. While a lender drains, more may
-// be in flight, also beside the mover's; those that leave it go in the order of pages read ahead,
-// since somebody waits for the node.
+// begin than the rate says. Somebody waits for a lender that drains, and for HBM that its owner
+// wants back: then more may be in flight, also beside the mover's, and what leaves goes in the
+// order of pages read ahead. The rate does not bind what leaves HBM.
 //
 // Thread: the node's.
 #pragma once
@@ -60,7 +60,7 @@ class PageRepairs {
   };
   using JobRef = std::shared_ptr<Job>;
 
-  bool drains() const;
+  bool is_awaited() const;
   bool has_room(bool busy) const;
   void look();
   bool begin(tiers::SlotId slot);
@@ -85,7 +85,7 @@ class PageRepairs {
   bool again_ = false;                             // some pages have to be looked at once more
   std::uint64_t look_us_ = 0;                      // not before this
   std::uint64_t next_us_ = 0;                      // the next copy, by the rate
-  std::uint64_t drain_us_ = 0;                     // the last move off a draining lender; 0: none
+  std::uint64_t awaited_us_ = 0;                   // the last move that somebody waits for; 0: none
   std::uint32_t failures_ = 0;
 };
 

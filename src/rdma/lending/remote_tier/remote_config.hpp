@@ -32,7 +32,8 @@ struct RemoteConfig {
   std::uint32_t channels = 1;  // of the transport
   // Most bytes per second that are moved, or copied again, in the background.
   std::uint64_t repair_rate = std::uint64_t{256} << 20;
-  // While a lender drains, so many bytes, or four pages if that is more, may be on their way.
+  // While a lender drains or wants HBM back, so many bytes may be on their way, or four pages if
+  // that is more.
   std::uint64_t drain_bytes = std::uint64_t{128} << 20;
   // Whether pages that fit nowhere else go to draining lenders: not, if a tier below takes them.
   bool last_resort = true;
