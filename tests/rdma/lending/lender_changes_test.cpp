@@ -41,16 +41,95 @@ TEST(RemoteTier, ALenderThatIsRemovedTakesItsCopiesAndNoOthers) {
     slots.push_back(remote.slot());
     ASSERT_EQ(remote.store(slots[page], page, 1).outcome, Outcome::done);
   }
+  remote.lenders[0].reset();
   remote.tier->follow({{2, {node_address(2)}}});
-  remote.turn();
-  EXPECT_EQ(remote.tier->statistics().copies_lost, 4u);
+  remote.until([&] { return remote.tier->statistics().copies_lost == 4; });
   for (std::uint64_t page = 0; page < 4; ++page) EXPECT_TRUE(remote.loads(slots[page], page, 1));
   remote.pass(1'000'000);
   EXPECT_EQ(remote.tier->statistics().reconnects, 0u);
+  remote.lenders[1].reset();
   remote.tier->follow({});
-  remote.turn();
+  remote.until([&] { return remote.tier->usage().budget_bytes == 0; });
   EXPECT_EQ(remote.load(slots[0], 0, 1).outcome, Outcome::lost);
-  EXPECT_EQ(remote.tier->usage().budget_bytes, 0u);
+}
+
+// A lender whose membership has ended, as when etcd did not hear of it for longer than its lease.
+class Unlisted : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    remote.start_tier();
+    remote.lenders.emplace_back();
+    lender = {.name = 7, .addresses = {node_address(1)}, .node = remote.start_lender(1)};
+    remote.tier->follow({lender});
+    remote.until([&] { return remote.tier->usage().ready_bytes > 0; });
+    for (std::uint64_t page = 0; page < 4; ++page) {
+      slots.push_back(remote.slot());
+      ASSERT_EQ(remote.store(slots[page], page, 1).outcome, Outcome::done);
+    }
+  }
+  void expect_all_readable() {
+    for (std::uint64_t page = 0; page < slots.size(); ++page) EXPECT_TRUE(remote.loads(slots[page], page, 1));
+    EXPECT_EQ(remote.tier->statistics().copies_lost, 0u);
+    EXPECT_EQ(remote.tier->statistics().reconnects, 0u);
+  }
+
+  SteppedRemote remote{0};
+  NamedLender lender;
+  std::vector<SlotId> slots;
+};
+
+TEST_F(Unlisted, ItsPagesAreThereWhileItAnswers) {
+  remote.tier->follow({});
+  remote.pass(5'000'000);
+  expect_all_readable();
+}
+
+TEST_F(Unlisted, BackUnderAnotherNameItIsUsedAsBefore) {
+  remote.tier->follow({});
+  remote.pass(5'000'000);
+  lender.name = 9;
+  remote.tier->follow({lender});
+  remote.turn();
+  const SlotId more = remote.slot();
+  ASSERT_EQ(remote.store(more, 50, 1).outcome, Outcome::done);
+  EXPECT_TRUE(remote.loads(more, 50, 1));
+  expect_all_readable();
+  EXPECT_EQ(remote.tier->usage().budget_bytes, SteppedRemote::kLenderBytes) << "it is one node";
+}
+
+TEST_F(Unlisted, ItMayChangeItsNameAtOnce) {
+  lender.name = 9;
+  remote.tier->follow({lender});
+  remote.pass(1'000'000);
+  expect_all_readable();
+  remote.tier->follow({});
+  lender.name = 7;
+  remote.tier->follow({lender});
+  remote.pass(1'000'000);
+  expect_all_readable();
+}
+
+TEST_F(Unlisted, ItsPagesMoveToThoseThatAreListed) {
+  remote.lenders.emplace_back();
+  const NamedLender other{.name = 8, .addresses = {node_address(2)}, .node = remote.start_lender(2)};
+  remote.tier->follow({other});
+  remote.until([&] { return remote.lenders[1]->service->statistics().pages == slots.size(); });
+  remote.until([&] { return remote.lenders[0]->service->statistics().pages == 0; });
+  expect_all_readable();
+}
+
+TEST_F(Unlisted, WithItsConnectionItsPagesAreLost) {
+  remote.tier->follow({});
+  remote.pass(1'000'000);
+  remote.lenders[0].reset();
+  remote.until([&] { return remote.tier->statistics().copies_lost == 4; });
+  EXPECT_EQ(remote.load(slots[0], 0, 1).outcome, Outcome::lost);
+  lender = {.name = 9, .addresses = {node_address(1)}, .node = remote.start_lender(1)};
+  remote.tier->follow({lender});
+  remote.until([&] { return remote.tier->usage().ready_bytes > 0; });
+  const SlotId more = remote.slot();
+  ASSERT_EQ(remote.store(more, 50, 1).outcome, Outcome::done);
+  EXPECT_TRUE(remote.loads(more, 50, 1));
 }
 
 // The registry lists a killed daemon until its lease ends, also beside its successor.

@@ -54,6 +54,10 @@ std::string full_words(const wire::Lent& lent) {
                              exact_duration_us((lent.holder_left_us + 999'999) / 1'000'000 * 1'000'000));
 }
 
+bool is_listed(const std::vector<NamedLender>& named, std::uint64_t name) {
+  return std::ranges::find(named, name, &NamedLender::name) != named.end();
+}
+
 // If the same is asked for again, it takes nothing of what the answer has left: pages may be there
 // by then.
 void keep_in(wire::Ask& wanted, const wire::MediumBytes& leased) {
@@ -76,8 +80,9 @@ std::uint32_t Lenders::begin(std::vector<std::string> addresses, NodeIdentity ex
 }
 
 void Lenders::follow(const std::vector<NamedLender>& named) {
+  rename(named);
   for (auto each = followed_.begin(); each != followed_.end();) {
-    const bool stays = std::ranges::find(named, each->first, &NamedLender::name) != named.end();
+    const bool stays = is_listed(named, each->first) || keep_unlisted(each->second);
     if (!stays) remove(each->second, "it is no member of the cluster any more");
     each = stays ? std::next(each) : followed_.erase(each);
   }
@@ -92,7 +97,38 @@ void Lenders::follow(const std::vector<NamedLender>& named) {
   }
 }
 
+// A process whose membership ended, and that is a member again, has another name, and its pages.
+void Lenders::rename(const std::vector<NamedLender>& named) {
+  for (const NamedLender& lender : named) {
+    if (lender.node == NodeIdentity{} || followed_.contains(lender.name)) continue;
+    const auto known = std::ranges::find_if(followed_, [&](const auto& each) {
+      return !is_listed(named, each.first) && lenders_[each.second].identity == lender.node;
+    });
+    if (known == followed_.end()) continue;
+    auto renamed = followed_.extract(known);
+    renamed.key() = lender.name;
+    followed_.insert(std::move(renamed));
+  }
+}
+
+// A lender that is listed no more may have lost no more than its membership. What it has is there
+// as long as it answers; meanwhile it gets nothing, and its pages move to others.
+bool Lenders::keep_unlisted(std::uint32_t node) {
+  Lender& lender = lenders_[node];
+  if (lender.lease == 0 || !is_ready(node)) return false;
+  if (std::exchange(lender.unlisted, true)) return true;
+  VMEM_LOG_WARN("node {} at {} is no member of the cluster any more, and answers: its pages move to other nodes",
+                number(lender.identity), lender.address);
+  lender.draining = true;
+  lender.drain_rate = config_.repair_rate;
+  parts_.placer.set_draining(node, true);
+  return true;
+}
+
 void Lenders::set_drain(Lender& lender, const NamedLender& named) {
+  if (std::exchange(lender.unlisted, false))
+    VMEM_LOG_INFO("node {} at {} is a member of the cluster again: {}", number(lender.identity), lender.address,
+                  named.name);
   if (named.drains != lender.draining)
     VMEM_LOG_INFO("node {} at {} {}", named.name, lender.address,
                   named.drains ? "drains: its pages move to other nodes" : "drains no more");
@@ -235,7 +271,9 @@ void Lenders::down(LinkId link, const LinkDown& down) {
   lender.wanted.returned.clear();
   parts_.contacts.failed(node, lender.why, lender.obstacle);
   if (leaving_) return parts_.node.links().remove(link);
-  if (lender.superseded) remove(node, lender.why);
+  if (!lender.superseded && !lender.unlisted) return;
+  remove(node, lender.why);
+  if (lender.unlisted) std::erase_if(followed_, [&](const auto& each) { return each.second == node; });
 }
 
 // ---- leases ----

@@ -118,11 +118,14 @@ class Lenders final : public LinkUser {
     bool superseded = false;  // another process than the expected one answers at its address
     bool busy = false;        // as note_busy() said
     bool draining = false;    // as follow() said
+    bool unlisted = false;    // follow() did not name it, and it answered
     bool returning = false;   // drained: the answer to its lease's return is outstanding
   };
 
   std::uint32_t begin(std::vector<std::string> addresses, NodeIdentity expected);
   std::uint32_t add(const NamedLender& named);
+  void rename(const std::vector<NamedLender>& named);
+  bool keep_unlisted(std::uint32_t node);
   void set_drain(Lender& lender, const NamedLender& named);
   void remove(std::uint32_t node, std::string why);
   void return_drained(Lender& lender);
