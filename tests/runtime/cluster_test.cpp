@@ -53,6 +53,26 @@ TEST_F(ClusterApi, ADaemonThatLeavesIsGoneFromTheListAndFromTheBudget) {
   })) << output("node list --cluster " + cluster());
 }
 
+TEST_F(ClusterApi, PagesAreKeptByADaemonThatIsAMemberAnew) {
+  const auto daemon = join({"--lend", "160MiB"});
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  constexpr std::uint64_t kPages = 80;  // 160 MiB, with 64 MiB of HBM and host memory
+  hold_pages(kPages);
+  forget_node(1);
+  const auto is_anew = [&] {
+    const auto nodes = nlohmann::json::parse(output("node list --json --cluster " + cluster()));
+    return nodes.size() == 2 && nodes[0].at("id") == 2 && nodes[1].at("id") == 3;
+  };
+  ASSERT_TRUE(within(std::chrono::milliseconds(10'000), is_anew)) << output("node list --cluster " + cluster());
+  expect_pages(kPages);
+  void* more = nullptr;
+  const auto has_room = [&] { return vmem_malloc(&more, 20 * kPage, 0, nullptr) == VMEM_OK; };
+  EXPECT_TRUE(within(std::chrono::milliseconds(5'000), has_room)) << "it is used as before";
+  expect_pages(kPages);
+  EXPECT_EQ(stats().remote_copies_lost, 0u);
+  EXPECT_EQ(stats().remote_reconnects, 0u);
+}
+
 TEST_F(ClusterApi, TheListSaysWhatEachNodeIs) {
   const auto daemon = join({"--label", "rack=a", "--advertise", "10.0.0.1:7000,127.0.0.1:7000"});
   EXPECT_THAT(daemon->ready(), HasSubstr("lends 64 MiB of memory"));
