@@ -32,14 +32,18 @@ HEADER_MAX = 100_000_000  # bytes, as the format has it
 _DIGITS_MAX = 20  # more than any count of 63 bits has
 
 
+def unreadable(what):
+    return f"{what} cannot be read as safetensors"
+
+
 def header_error(what, why):
-    return ValueError(f"{what} cannot be read as safetensors: {why}")
+    return ValueError(f"{what}: {why}")
 
 
 def parse_header(what, text, size):
     """The header's bytes as JSON: ({name: (dtype, shape, first byte, bytes)}, {metadata}). First
     bytes count from the header's length, which the header follows; `size` is that of all. `what`
-    names the origin in messages.
+    begins messages, as unreadable() does.
 
     Raises ValueError.
     """

@@ -24,6 +24,8 @@ _INVALID_POINTER, _IN_USE, _LOST, _TIMEOUT = 5, 8, 11, 12  # vmem_status
 _AT_ONCE_US = 1  # 0 would be 30 seconds
 _END_US = 5_000_000  # for others to take over what nobody closes
 _WAIT_MAX = 10**9  # seconds
+_EXPIRES_MAX = 10**10  # seconds
+_COPIES_MAX = 8  # as in vmem/cluster.h
 
 
 class _Options(ctypes.Structure):
@@ -90,6 +92,22 @@ def _wait_us(wait):
     if not (isinstance(wait, (int, float)) and math.isfinite(wait) and 0 <= wait <= _WAIT_MAX):
         raise ValueError(f"wait is {wait!r}: seconds, from 0 to {_WAIT_MAX}")
     return ctypes.c_uint64(max(1, int(wait * 1e6)))
+
+
+def _copies(copies):
+    copies = operator.index(copies)
+    if not 0 <= copies <= _COPIES_MAX:
+        raise ValueError(f"copies is {copies}: daemons that are to hold all of it, from 0 to {_COPIES_MAX}")
+    return copies
+
+
+def _expires_s(expires):
+    """Unix time; a whole second, and later than now."""
+    if expires is None:
+        return 0
+    if not (isinstance(expires, (int, float)) and math.isfinite(expires) and 0 < expires <= _EXPIRES_MAX):
+        raise ValueError(f"expires is {expires!r}: seconds from now on, above 0 and up to {_EXPIRES_MAX}, or None for never")
+    return math.ceil(time.time() + expires)
 
 
 class _Region:
@@ -180,20 +198,24 @@ def publish(name, tensors, *, copies=0, expires=None, readers=None, wait=30.0, d
     names of other tenants that may open it, a list or one text; "*" is all of the cluster.
     `library` as in vmem.safetensors.open; `stream`, an address, orders copies from GPU memory.
 
-    Raises ValueError for wrong tensors; TimeoutError if the cluster does not answer or has room for
-    fewer copies; RuntimeError for other errors, such as a name that another program has published.
+    Raises ValueError for wrong tensors, no tensors at all, and wrong `copies`, `expires` or `wait`;
+    TimeoutError if the cluster does not answer or has room for fewer copies; RuntimeError for other
+    errors, such as a name that no region can have, or that another program has published.
     After an error nothing is published, except that after TimeoutError daemons may have the region:
     publish again, which makes a new version, or `vmem region rm`.
     """
+    copies, expires_s = _copies(copies), _expires_s(expires)
+    if not tensors:
+        raise ValueError(f"region {name!r} cannot be published: there are no tensors")
     library = library or _library.started_api(operator.index(device))
     stream = ctypes.c_void_p(stream)
     sources = {each: _source_of(each, entry) for each, entry in tensors.items()}
     header, data, data_bytes = _lay_out(sources)
     total = len(header) + data_bytes
-    _tensors.parse_header(f"region {name!r}", header[8:], total)
+    _tensors.parse_header(f"region {name!r} cannot be published", header[8:], total)
     options = _Options(
         copies=copies,
-        expires_s=0 if expires is None else int(time.time() + expires),
+        expires_s=expires_s,
         wait_us=_wait_us(wait),
         readers=None if readers is None else (readers if isinstance(readers, str) else ",".join(readers)).encode(),
     )
@@ -236,7 +258,7 @@ def open(name, *, wait=30.0, device=0, library=None):
 
     Waits for the name to be published. The tensors, and those made of them through DLPack, keep the
     region open. Raises TimeoutError if nobody publishes the name; ValueError if it is not such a
-    region; RuntimeError.
+    region; RuntimeError, at once for a name that no region can have.
     """
     device = operator.index(device)
     library = library or _library.started_api(device)
@@ -244,7 +266,7 @@ def open(name, *, wait=30.0, device=0, library=None):
     status = library.vmem_open(ctypes.byref(out), ctypes.byref(size), str(name).encode(), ctypes.c_int(device), _wait_us(wait))
     _check(library, status)
     region = _Region(library, out.value, size.value)
-    what = f"region {str(name)!r}"
+    what = _tensors.unreadable(f"region {str(name)!r}")
     length = int.from_bytes(_read(library, region.pointer, 8), "little")
     if length > min(size.value - 8, _tensors.HEADER_MAX):
         raise _tensors.header_error(what, f"its header would have {length} bytes, and all of it has {size.value}")

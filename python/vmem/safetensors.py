@@ -26,27 +26,28 @@ def read_header(path):
     Raises ValueError, OSError.
     """
     path = os.fspath(path)
+    what = _tensors.unreadable(path)
     # Without O_NONBLOCK a FIFO would wait for a writer.
     with builtins.open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
-            raise _tensors.header_error(path, f"its header would have {length} bytes, the file has {size}")
+            raise _tensors.header_error(what, f"its header would have {length} bytes, the file has {size}")
         if length > _tensors.HEADER_MAX:
-            raise _tensors.header_error(path, f"its header would have {length} bytes, more than {_tensors.HEADER_MAX}")
+            raise _tensors.header_error(what, f"its header would have {length} bytes, more than {_tensors.HEADER_MAX}")
         text = file.read(length)
-    tensors, metadata = _tensors.parse_header(path, text, size)
-    _check_overlaps(path, tensors)
+    tensors, metadata = _tensors.parse_header(what, text, size)
+    _check_overlaps(what, tensors)
     return tensors, metadata
 
 
-def _check_overlaps(path, tensors):
+def _check_overlaps(what, tensors):
     before, reached = None, 0
     for name, (_, _, begin, length) in sorted(tensors.items(), key=lambda each: each[1][2:]):
         if length == 0:
             continue
         if begin < reached:
-            raise _tensors.header_error(path, f"tensors {_tensors.brief(before)} and {_tensors.brief(name)} overlap")
+            raise _tensors.header_error(what, f"tensors {_tensors.brief(before)} and {_tensors.brief(name)} overlap")
         before, reached = name, begin + length
 
 
@@ -96,7 +97,9 @@ def open(path, device=0, library=None):
     tensors, _ = read_header(path)
     for name, (dtype, _, begin, nbytes) in tensors.items():
         if nbytes != 0 and begin % _tensors.TYPES[dtype][0] != 0:
-            raise _tensors.header_error(path, f"tensor {_tensors.brief(name)} begins at byte {begin}, no multiple of the size of {dtype}; save it again")
+            raise _tensors.header_error(
+                _tensors.unreadable(path), f"tensor {_tensors.brief(name)} begins at byte {begin}, no multiple of the size of {dtype}; save it again"
+            )
     found = {}
     for begin, length, names in _groups(tensors):
         mapping = _Mapping(library, path, begin, length, device)

@@ -123,13 +123,20 @@ with regions.publish("models/run", {{"scale": ("F32", (2,), bytes(8))}}):
             with self.assertRaisesRegex(error, pattern):
                 regions.publish("models/wrong", tensors, library=LIBRARY, **options)
 
-        refused(ValueError, "has 4 bytes, and F32 of shape .2. takes more", {"a": ("F32", (2,), b"1234")})
+        refused(ValueError, "cannot be published: .*has 4 bytes, and F32 of shape .2. takes more", {"a": ("F32", (2,), b"1234")})
+        refused(ValueError, "'models/wrong' cannot be published: there are no tensors", {})
+        for copies in (-1, 9):
+            refused(ValueError, f"copies is {copies}: .*from 0 to 8", weights(4), copies=copies)
+        for expires in (-5, 0, float("inf"), "soon"):
+            refused(ValueError, "expires is ", weights(4), expires=expires)
         refused(ValueError, "dtype 'F99'", {"a": ("F99", (1,), b"1234")})
         refused(ValueError, "no .dtype, shape, bytes.", {"a": 7})
         refused(ValueError, "wait is", weights(4), wait=float("nan"))
         refused(TimeoutError, "copies", weights(4), copies=2, wait=1.0)
         with self.assertRaisesRegex(RuntimeError, "letters"):
             regions.publish("no name!", weights(4), library=LIBRARY)
+        with self.assertRaisesRegex(RuntimeError, "letters"):
+            regions.open("no name!", library=LIBRARY)
         with self.assertRaisesRegex(TimeoutError, "nobody has published"):
             regions.open("models/none", wait=0.3, library=LIBRARY)
 
