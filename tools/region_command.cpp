@@ -97,6 +97,7 @@ int list(const Arguments& arguments) {
 
 // Where nobody has published the name, nobody has to be asked.
 Status remove(const Arguments& arguments) {
+  VMEM_TRY(cluster::directory::check_name(arguments.name));
   VMEM_ASSIGN(const auto access, arguments.registry.access());
   VMEM_ASSIGN(const auto regions, runtime::list_regions(access, kMostUs));
   const auto named = [&](const ListedRegion& region) {
@@ -137,7 +138,9 @@ Command add_region(CLI::App& app) {
   removes->add_option("--wait", arguments->wait_s, "Seconds to wait for its home")
       ->check(CLI::Range(0.1, kMostWaitS))
       ->capture_default_str();
-  app.footer("Exit codes: 0 done; 2 bad options, or another tenant's region; 3 there is no such region, or no answer.");
+  app.footer(
+      "Exit codes: 0 done; 2 bad options, another tenant's region, or refused credentials; 3 no such region, or no "
+      "answer.");
   return [arguments, removes] { return removes->parsed() ? run_remove(*arguments) : list(*arguments); };
 }
 

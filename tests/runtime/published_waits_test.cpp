@@ -1,4 +1,5 @@
-// What publishing and closing wait for, and what is left when that does not come.
+// What publishing, opening and closing wait for, and what is left when that does not come.
+#include <filesystem>
 #include <latch>
 #include <thread>
 
@@ -145,6 +146,66 @@ TEST_F(PublishedApi, WhereNoDaemonTakesCopiesTheErrorComesAtOnceAndSaysWhatToDo)
   EXPECT_OK(open("table")) << "it is published all the same";
   const auto keeper = join({"--copies", "16MiB"});
   EXPECT_TRUE(within(std::chrono::seconds(20), [&] { return regions().at(0).at("members") == 2; }));
+}
+
+TEST_F(PublishedApi, AnOpeningDoesNotBlameTheNameWhereTheRegistryIsAway) {
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  stop_registry();
+  EXPECT_EQ(open("none", 500'000), VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("the registry did not answer"));
+  resume_registry();
+}
+
+TEST_F(PublishedApi, ANameThatCannotExistIsRefusedAtOnce) {
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  const auto took = time_of([&] {
+    for (const char* const name : {"", "no such!"}) {
+      EXPECT_EQ(open(name, 20'000'000), VMEM_ERROR_INVALID_VALUE) << name;
+      EXPECT_THAT(vmem_last_error(), HasSubstr("begins with a letter or a digit")) << name;
+    }
+  });
+  EXPECT_LT(took, std::chrono::seconds(10));
+  EXPECT_THAT(output("region rm 'no such!' 2>&1 --cluster " + cluster()), HasSubstr("begins with a letter or a digit"));
+}
+
+TEST_F(PublishedApi, WhoseSecretItsHomeRefusesIsToldSoAtOnce) {
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("vmem-refused-{}", ::getpid());
+  std::filesystem::create_directory(folder);
+  const auto secret = [&](const std::string& name) { return (folder / name).string(); };
+  for (const char* const tenant : {"a", "b"})
+    output(fmt::format("secret new {} --identity {}", secret(tenant), tenant));
+  Peer publisher(cluster(), {{"secret", secret("a")}});
+  ASSERT_THAT(publisher("publish table 2 1 0"), StartsWith("ok"));
+  ASSERT_OK(start({{"cluster", cluster()}, {"secret", secret("b")}}));
+  for (int turn = 0; turn < 2; ++turn) {
+    const auto took = time_of([&] { EXPECT_EQ(open("table", 30'000'000), VMEM_ERROR_INVALID_OPTION) << turn; });
+    EXPECT_THAT(vmem_last_error(), HasSubstr("its home, node 1 (term 1), refuses the connection: ")) << turn;
+    EXPECT_THAT(vmem_last_error(), HasSubstr("give both the same secret file")) << turn;
+    EXPECT_LT(took, std::chrono::seconds(15)) << turn;
+  }
+  vmem_shutdown();
+  EXPECT_THAT(output(fmt::format("region rm table --secret {} 2>&1 --cluster {}", secret("b"), cluster())),
+              HasSubstr("refuses the connection"));
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  EXPECT_EQ(open("table", 2'000'000), VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("is reached with the same ones only")) << "a program without any";
+  vmem_shutdown();
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(PublishedApi, AClosingSaysWhatTheEndOfTheMembershipMayHaveLost) {
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  std::byte* const own = written(2);
+  ASSERT_OK(vmem_publish(own, "table", nullptr));
+  forget_node(1);
+  ASSERT_TRUE(within(std::chrono::seconds(20), [&] {
+    const auto nodes = nlohmann::json::parse(output("node list --json --cluster " + cluster()));
+    return nodes.size() == 1 && nodes[0].at("id") != 1;
+  })) << "it enrolls again";
+  EXPECT_EQ(vmem_close(own, nullptr, 0), VMEM_ERROR_LOST);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("'table'"));
+  EXPECT_THAT(vmem_last_error(), HasSubstr("pages 0 to 1"));
+  EXPECT_EQ(vmem_close(own, nullptr, 0), VMEM_ERROR_INVALID_POINTER) << "it is closed all the same";
 }
 
 }  // namespace

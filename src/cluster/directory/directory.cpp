@@ -7,13 +7,10 @@
 #include <type_traits>
 #include <utility>
 
+#include "cluster/directory/region_errors.hpp"
+
 namespace vmem::cluster::directory {
 namespace {
-
-Error not_a_member() {
-  return {VMEM_ERROR_NOT_INITIALIZED, 0,
-          "this node is no member of the cluster at present; try again once it has enrolled"};
-}
 
 // Any wait may be asked for, also for ever.
 std::uint64_t later(std::uint64_t now_us, std::uint64_t wait_us) {
@@ -48,7 +45,7 @@ Directory::Directory(Registry& registry, const Clock& clock, Setup setup)
       poll_(calls_, setup_.config, index_),
       takeover_(calls_, context_),
       publishing_(calls_, context_, poll_),
-      requests_(context_) {}
+      requests_(context_, setup_.no_path) {}
 
 void Directory::enrolled(NodeId self, Revision record) {
   context_.self = self;
@@ -60,7 +57,9 @@ void Directory::expelled() {
   const Error why = not_a_member();
   for (const auto& [serial, home] : homes_) home->end(out_);
   for (const auto& [serial, participant] : participants_) {
-    participant->end(why, out_);
+    const bool is_open = participant->stage() == Participant::Stage::open && !participant->is_invited();
+    if (std::optional<Error> loss = participant->end(why, out_); loss && is_open)
+      losses_.insert_or_assign(serial, *std::move(loss));
     last_fetch_ = std::max(last_fetch_, participant->last_fetch());
   }
   homes_.clear();
@@ -128,7 +127,7 @@ Ticket Directory::publish(Publication what, std::uint64_t wait_us) {
 Ticket Directory::open(const std::string& name, std::uint64_t wait_us) {
   const Ticket ticket = next(last_ticket_);
   const std::uint64_t now_us = clock_.now_us();
-  requests_.ask(RegionRequest::Kind::open, ticket, name, now_us, later(now_us, wait_us));
+  requests_.ask(RegionRequest::Kind::open, ticket, name, now_us, later(now_us, wait_us), out_);
   poll_.poke();
   return ticket;
 }
@@ -136,7 +135,7 @@ Ticket Directory::open(const std::string& name, std::uint64_t wait_us) {
 Ticket Directory::remove(const std::string& name, std::uint64_t wait_us) {
   const Ticket ticket = next(last_ticket_);
   const std::uint64_t now_us = clock_.now_us();
-  requests_.ask(RegionRequest::Kind::remove, ticket, name, now_us, later(now_us, wait_us));
+  requests_.ask(RegionRequest::Kind::remove, ticket, name, now_us, later(now_us, wait_us), out_);
   poll_.poke();
   return ticket;
 }
@@ -147,10 +146,8 @@ Ticket Directory::want(Serial serial, Run pages, std::uint64_t wait_us) {
   if (participant != nullptr)
     participant->want(ticket, pages, later(clock_.now_us(), wait_us), out_);
   else
-    out_.events.emplace_back(WantEnded{
-        .ticket = ticket,
-        .status = fail(VMEM_ERROR_INVALID_VALUE, fmt::format("region {} is not open on this node: open it first",
-                                                             static_cast<std::uint64_t>(serial)))});
+    out_.events.emplace_back(
+        WantEnded{.ticket = ticket, .status = std::unexpected(not_open(serial, ": open it first"))});
   return ticket;
 }
 
@@ -159,15 +156,13 @@ Ticket Directory::close(Serial serial, std::uint64_t wait_us) {
   Participant* const participant = find(participants_, serial);
   const std::uint64_t now_us = clock_.now_us();
   const bool open = participant != nullptr && participant->stage() == Participant::Stage::open;
-  if (open)
+  const auto loss = losses_.extract(serial);
+  if (open) {
     participant->close(ticket, later(now_us, wait_us), now_us);
-  else
-    out_.events.emplace_back(CloseEnded{
-        .ticket = ticket,
-        .serial = serial,
-        .status = fail(VMEM_ERROR_INVALID_VALUE, fmt::format("region {} is not open on this node, or is being closed",
-                                                             static_cast<std::uint64_t>(serial))),
-        .lost = {}});
+    return ticket;
+  }
+  const Error why = loss ? loss.mapped() : not_open(serial, ", or is being closed");
+  out_.events.emplace_back(CloseEnded{.ticket = ticket, .serial = serial, .status = std::unexpected(why), .lost = {}});
   return ticket;
 }
 
@@ -369,7 +364,9 @@ bool Directory::open_now(const RegionRequest& request, const RegionRecord& regio
                            .tenant = setup_.tenant,
                            .session = invited ? region.participants[*place].session : next(last_session_),
                            .ticket = request.ticket,
+                           .asked_us = request.asked_us,
                            .deadline_us = request.deadline_us,
+                           .no_path = setup_.no_path,
                            .before = last_fetch_};
   participants_.emplace(region.serial, std::make_unique<Participant>(setup_.config, std::move(setup)));
   return true;

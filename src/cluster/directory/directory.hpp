@@ -33,6 +33,7 @@ class Directory {
     std::string tenant;                     // of this node, as others can prove it
     std::function<bool()> fenced;           // this node's membership, asked at each act
     std::function<std::uint64_t()> unix_s;  // for expiries, which all nodes compare
+    PathTrouble no_path;                    // none: nothing is known of connections
   };
   struct Publication {
     Serial serial{};  // from Enrollment::take_serial
@@ -56,7 +57,8 @@ class Directory {
   // This node is to be among them.
   void see(NodesView view);
 
-  // Each ends in one event with its ticket, at the latest after `wait_us`.
+  // Each ends in one event with its ticket, at the latest after `wait_us`: at once where this node
+  // is no member, or nothing can have the name.
   Ticket publish(Publication what, std::uint64_t wait_us);
   Ticket open(const std::string& name, std::uint64_t wait_us);
   Ticket want(Serial serial, Run pages, std::uint64_t wait_us);
@@ -121,6 +123,7 @@ class Directory {
   RequestDesk requests_;
   std::map<Serial, std::unique_ptr<HomeDirectory>> homes_;
   std::map<Serial, std::unique_ptr<Participant>> participants_;
+  std::map<Serial, Error> losses_;  // regions that an end of the membership has closed: for close()
   std::optional<Departure> departure_;
   Ticket last_ticket_{};
   Session last_session_{};

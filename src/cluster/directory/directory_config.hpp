@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,17 @@ struct NodesView {
   // Whether the membership of a node that was a member at revision `since` has ended, for certain.
   bool over(NodeId id, Revision since) const noexcept { return as_of >= since && find(id) == nullptr; }
 };
+
+// Why this node has no connection to another one.
+struct NoPath {
+  std::string why;
+  // By what one of the two nodes demands, at each of the other's addresses: the next attempt ends
+  // the same.
+  bool refused = false;
+  std::uint64_t at_us = 0;  // of the last attempt
+};
+// None: there is a connection, or no attempt has failed.
+using PathTrouble = std::function<std::optional<NoPath>(NodeId)>;
 
 // A random wait around the given one.
 inline std::uint64_t spread_us(std::uint64_t wait_us, const Random& random) {

@@ -61,7 +61,7 @@ struct PartEnded {
 };
 // From now on this node has nothing of the region. Ticket 0: closed by leave(), or by the home's
 // wish. `lost`: pages of which nobody else is known to have a copy. TIMEOUT: the home did not
-// answer.
+// answer. LOST: this node's membership ended before others had taken over what it kept.
 struct CloseEnded {
   Ticket ticket{};
   Serial serial{};

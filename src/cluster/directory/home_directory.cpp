@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/counted.hpp"
-#include "base/sizes.hpp"
+#include "cluster/directory/region_errors.hpp"
 
 namespace vmem::cluster::directory {
 namespace {
@@ -81,19 +80,6 @@ LeaveDone leave_done_of(const Runs& lost, std::uint32_t pages, std::uint32_t fro
 // An older view of the nodes may lack a daemon that has joined before the publication.
 bool copies_are_impossible(const NodesView& view, const RecordDesk& desk) {
   return view.as_of >= desk.modified() && no_daemon_takes_copies(view, desk.record());
-}
-
-Error too_few_copies(const RegionRecord& record, const Healer& healer, bool impossible) {
-  const auto [fewest, lacking] = healer.fewest_copies();
-  std::string why = healer.trouble();
-  if (impossible)
-    why = fmt::format("no daemon of the cluster takes copies of pages of {}", format_bytes(record.page_bytes));
-  why = why.empty() ? "the time was too short" : why + "; start a daemon with `vmem daemon --copies SIZE`";
-  return {VMEM_ERROR_TIMEOUT, 0,
-          fmt::format("region '{}' is published, but {} of {} pages have fewer than {} on daemons, as was asked for "
-                      "(at least {} each): {}. The home, node {}, goes on to make them",
-                      record.name, lacking, record.pages, counted(record.copies, "copy", "copies"), fewest, why,
-                      number(record.home))};
 }
 
 }  // namespace
@@ -274,6 +260,12 @@ void HomeDirectory::on(const From& from, const Missing& body, Outbox&) {
 
 void HomeDirectory::on(const From& from, const Kept& body, Outbox&) {
   if (rebuilding() || !from.place) return;
+  const RegionRecord& record = desk_.record();
+  if (body.answer == KeepAnswer::no && !may_read(from.sender.tenant, record.tenant, record.readers))
+    unfit_ = fmt::format(
+        "node {} is of the tenant '{}', which may not read the region: publish with it among the "
+        "readers, or have daemons of the tenant '{}'",
+        number(from.sender.node), from.sender.tenant, record.tenant);
   for (const Run& run : body.pages) {
     if (!pages_.contains(run)) return;
     for (std::uint32_t page = run.first; page < run.end(); ++page)
@@ -442,7 +434,9 @@ bool HomeDirectory::step_publishing(std::uint64_t now_us, Outbox& out) {
                                                      "before another node had a copy: close it, and publish it anew",
                                                      record.name, *lost));
   } else if (!done) {
-    ended.serial = std::unexpected(too_few_copies(record, healer_, impossible));
+    const std::string why = unfit_.empty() ? why_too_few(record, context_.view, healer_.trouble(), impossible) : unfit_;
+    const auto [fewest, lacking] = healer_.fewest_copies();
+    ended.serial = std::unexpected(too_few_copies(record, fewest, lacking, why));
   }
   out.events.emplace_back(std::move(ended));
   publishing_.reset();

@@ -115,6 +115,7 @@ class HomeDirectory {
   std::uint64_t removal_due_us_ = 0;
   bool rebuilt_ = false, removing_ = false, handing_over_ = false, over_ = false;
   std::optional<Publishing> publishing_;
+  std::string unfit_;  // a daemon that may not read the region was asked for copies, and took none
 };
 
 }  // namespace vmem::cluster::directory

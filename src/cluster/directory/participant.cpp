@@ -1,12 +1,11 @@
 #include "cluster/directory/participant.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "base/sizes.hpp"
+#include "cluster/directory/region_errors.hpp"
 
 namespace vmem::cluster::directory {
 namespace {
@@ -28,32 +27,6 @@ template <class Make>
 void in_parts(const Runs& runs, Make&& make) {
   for (std::size_t i = 0; i < runs.size(); i += kMostRuns)
     make(Runs(runs.begin() + std::ptrdiff_t(i), runs.begin() + std::ptrdiff_t(std::min(runs.size(), i + kMostRuns))));
-}
-
-Error refused(const RegionRecord& region, const std::string& tenant, Refusal why) {
-  const std::string name = fmt::format("region '{}'", region.name);
-  if (why == Refusal::removed) return {VMEM_ERROR_LOST, 0, name + " is removed: publish it again"};
-  if (why == Refusal::full)
-    return {VMEM_ERROR_IN_USE, 0,
-            fmt::format("{} is open on {} nodes, as many as are possible: close it on one of them", name,
-                        kMostParticipants)};
-  return {
-      VMEM_ERROR_INVALID_OPTION, 0,
-      fmt::format("{} may be opened by nodes of the tenant '{}'{}, and this one proves to be of '{}': use a secret or "
-                  "certificate of one that may, or have it published with this one among its readers",
-                  name, region.tenant,
-                  region.readers.empty() ? "" : fmt::format(" and of {}", fmt::join(region.readers, ", ")), tenant)};
-}
-
-Error closed(const RegionRecord& region) {
-  return {VMEM_ERROR_LOST, 0, fmt::format("region '{}' was closed before all pages were answered", region.name)};
-}
-
-Error late(const RegionRecord& region, NodeId self, std::uint64_t page) {
-  return {VMEM_ERROR_TIMEOUT, 0,
-          fmt::format("page {} of region '{}' was asked for, and its home, node {} (term {}), did not tell node {} in "
-                      "time who has it; try again: another node takes a dead one's place when its lease ends",
-                      page, region.name, number(region.home), static_cast<std::uint64_t>(region.term), number(self))};
 }
 
 }  // namespace
@@ -244,9 +217,17 @@ void Participant::finish(Status status, Outbox& out) {
   out.events.emplace_back(PartEnded{region_.serial});
 }
 
-void Participant::end(const Error& why, Outbox& out) {
+std::optional<Error> Participant::end(const Error& why, Outbox& out) {
+  Runs kept;
+  const bool keeps = !removed_ && (stage_ == Stage::open || stage_ == Stage::leaving);
+  for (std::uint32_t page = 0; keeps && page < pages_.size(); ++page)
+    if (pages_[page].have == Have::kept) append(kept, page);
+  std::optional<Error> loss;
+  if (!kept.empty()) loss = left_behind(region_, kept);
+  if (closing_ && loss) closing_->status = std::unexpected(*loss);
   end_opening(why, out);
   finish(std::unexpected(why), out);
+  return loss;
 }
 
 void Participant::handle(const Message& message, std::uint64_t, Outbox& out) {
@@ -399,14 +380,12 @@ void Participant::learn(const RegionRecord* region, Outbox& out) {
 }
 
 bool Participant::step_opening(std::uint64_t now_us, Outbox& out) {
-  if (setup_.ticket && now_us >= setup_.deadline_us) {
-    out.events.emplace_back(OpenEnded{
-        .ticket = *setup_.ticket,
-        .serial = fail(VMEM_ERROR_TIMEOUT,
-                       fmt::format("region '{}' could not be opened in time: its home, node {} (term {}), did not "
-                                   "answer; try again once it does, or another node has taken over",
-                                   region_.name, number(region_.home), static_cast<std::uint64_t>(region_.term)))});
-    setup_.ticket.reset();
+  const std::optional<NoPath> trouble = setup_.no_path ? setup_.no_path(region_.home) : std::nullopt;
+  // Who has admitted this node refuses no connection.
+  const bool is_refused = !admitted_ && trouble && trouble->refused && trouble->at_us >= setup_.asked_us;
+  if (setup_.ticket && (is_refused || now_us >= setup_.deadline_us)) {
+    const Error why = unopened(region_, trouble, is_refused);
+    end_opening(why, out);
     stage_ = Stage::closing;  // the home may have admitted this node
     return true;
   }

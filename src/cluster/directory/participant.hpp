@@ -31,8 +31,10 @@ class Participant {
     std::string tenant;  // of this node
     Session session{};
     std::optional<Ticket> ticket;  // of the opening
-    std::uint64_t deadline_us = 0;
-    Fetch before{};  // fetches up to this one are of earlier sessions: what they bring is refused
+    std::uint64_t asked_us = 0, deadline_us = 0;
+    PathTrouble no_path = {};  // none: nothing is known of connections
+    // Fetches up to this one are of earlier sessions: what they bring is refused.
+    Fetch before{};
   };
 
   Participant(const DirectoryConfig& config, Setup setup);
@@ -56,8 +58,9 @@ class Participant {
   void learn(const RegionRecord* region, Outbox& out);
   bool step(std::uint64_t now_us, Outbox& out);
   std::uint64_t due_us() const;
-  // This node is no member any more: everything that waits ends.
-  void end(const Error& why, Outbox& out);
+  // This node is no member any more: everything that waits ends. Returns what closing is to say of
+  // the pages that this node has kept, which nobody takes over. None: it has kept nothing.
+  std::optional<Error> end(const Error& why, Outbox& out);
 
   Stage stage() const noexcept { return stage_; }
   Session session() const noexcept { return setup_.session; }

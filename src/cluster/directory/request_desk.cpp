@@ -3,15 +3,36 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
+#include "cluster/directory/region_errors.hpp"
+
 namespace vmem::cluster::directory {
+namespace {
+
+std::string_view participle(const RegionRequest& request) {
+  return request.kind == RegionRequest::Kind::open ? "opened" : "removed";
+}
+
+}  // namespace
 
 void RequestDesk::fail_request(const RegionRequest& request, const Error& why, Outbox& out) {
   if (request.kind == RegionRequest::Kind::open)
     out.events.emplace_back(OpenEnded{.ticket = request.ticket, .serial = std::unexpected(why)});
   else
     out.events.emplace_back(RemoveEnded{.ticket = request.ticket, .status = std::unexpected(why)});
+}
+
+void RequestDesk::ask(RegionRequest::Kind kind, Ticket ticket, std::string name, std::uint64_t now_us,
+                      std::uint64_t deadline_us, Outbox& out) {
+  requests_.push_back(
+      {.kind = kind, .ticket = ticket, .name = std::move(name), .asked_us = now_us, .deadline_us = deadline_us});
+  Status right = check_name(requests_.back().name);
+  if (right && !context_.is_member()) right = std::unexpected(not_a_member());
+  if (right) return;
+  fail_request(requests_.back(), right.error(), out);
+  requests_.pop_back();
 }
 
 void RequestDesk::removed(Serial serial, Outbox& out) {
@@ -45,18 +66,27 @@ const StoredRegion* RequestDesk::find(const RegionRequest& request) const {
   return name == nullptr ? nullptr : context_.index.find(name->record.serial);
 }
 
-Error RequestDesk::late(const RegionRequest& request) const {
+// A home that refuses connections hears nothing of the request, however often it is said.
+std::optional<Error> RequestDesk::refused(const RegionRequest& request, const StoredRegion* region) const {
+  if (region == nullptr || !no_path_) return std::nullopt;
+  const std::optional<NoPath> trouble = no_path_(region->record.home);
+  if (!trouble || !trouble->refused || trouble->at_us < request.asked_us) return std::nullopt;
+  return Error{VMEM_ERROR_INVALID_OPTION, 0,
+               fmt::format("region '{}' was to be {}, and {} refuses the connection: {}", request.name,
+                           participle(request), home_of(region->record), trouble->why)};
+}
+
+Error RequestDesk::late(const RegionRequest& request, std::uint64_t fresh_us) const {
+  const std::string asked = fmt::format("region '{}' was to be {}, and ", request.name, participle(request));
+  if (fresh_us < request.asked_us)
+    return {VMEM_ERROR_TIMEOUT, 0, asked + "the registry did not answer in time; try again once it does"};
   const StoredRegion* const region = find(request);
-  const std::string what = request.kind == RegionRequest::Kind::open ? "opened" : "removed";
   if (region == nullptr)
-    return {VMEM_ERROR_TIMEOUT, 0,
-            fmt::format("region '{}' was to be {}, and nobody has published that name; `vmem region list` shows the "
-                        "names",
-                        request.name, what)};
+    return {VMEM_ERROR_TIMEOUT, 0, asked + "nobody has published that name; `vmem region list` shows the names"};
+  const std::optional<NoPath> trouble = no_path_ ? no_path_(region->record.home) : std::nullopt;
   return {VMEM_ERROR_TIMEOUT, 0,
-          fmt::format("region '{}' was to be {}, and its home, node {}, did not answer in time, or does not "
-                      "know this node (its secret, or its certificate), or the region is being removed; try again",
-                      request.name, what, std::uint64_t(region->record.home))};
+          fmt::format("{}{} did not answer in time{}, or the region is being removed; try again", asked,
+                      home_of(region->record), trouble ? fmt::format(" ({})", trouble->why) : "")};
 }
 
 bool RequestDesk::step_removal(RegionRequest& request, const StoredRegion* region, std::uint64_t now_us, Outbox& out) {
@@ -74,12 +104,17 @@ bool RequestDesk::step_removal(RegionRequest& request, const StoredRegion* regio
 bool RequestDesk::step(RegionRequest& request, std::uint64_t now_us, std::uint64_t fresh_us, const Open& open,
                        Outbox& out) {
   if (now_us >= request.deadline_us) {
-    fail_request(request, late(request), out);
+    fail_request(request, late(request, fresh_us), out);
     request.ticket = Ticket{};
     return true;
   }
   if (fresh_us < request.asked_us) return false;
   const StoredRegion* const region = find(request);
+  if (const std::optional<Error> why = refused(request, region)) {
+    fail_request(request, *why, out);
+    request.ticket = Ticket{};
+    return true;
+  }
   if (request.kind == RegionRequest::Kind::remove) return step_removal(request, region, now_us, out);
   if (region == nullptr || region->record.removed || !open(request, region->record)) return false;
   request.ticket = Ticket{};

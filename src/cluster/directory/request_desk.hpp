@@ -3,6 +3,7 @@
 // asked.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -26,12 +27,11 @@ struct RegionRequest {
 
 class RequestDesk {
  public:
-  explicit RequestDesk(const HomeContext& context) : context_(context) {}
+  RequestDesk(const HomeContext& context, const PathTrouble& no_path) : context_(context), no_path_(no_path) {}
 
-  void ask(RegionRequest::Kind kind, Ticket ticket, std::string name, std::uint64_t now_us, std::uint64_t deadline_us) {
-    requests_.push_back(
-        {.kind = kind, .ticket = ticket, .name = std::move(name), .asked_us = now_us, .deadline_us = deadline_us});
-  }
+  // Ends at once where no region can have the name, or this node is no member.
+  void ask(RegionRequest::Kind kind, Ticket ticket, std::string name, std::uint64_t now_us, std::uint64_t deadline_us,
+           Outbox& out);
   // The home has answered a removal.
   void removed(Serial serial, Outbox& out);
   void refused(Serial serial, Outbox& out);
@@ -46,10 +46,12 @@ class RequestDesk {
   const StoredRegion* find(const RegionRequest& request) const;
   bool step(RegionRequest& request, std::uint64_t now_us, std::uint64_t fresh_us, const Open& open, Outbox& out);
   bool step_removal(RegionRequest& request, const StoredRegion* region, std::uint64_t now_us, Outbox& out);
-  Error late(const RegionRequest& request) const;
+  std::optional<Error> refused(const RegionRequest& request, const StoredRegion* region) const;
+  Error late(const RegionRequest& request, std::uint64_t fresh_us) const;
   static void fail_request(const RegionRequest& request, const Error& why, Outbox& out);
 
   const HomeContext& context_;
+  const PathTrouble& no_path_;
   std::vector<RegionRequest> requests_;
 };
 

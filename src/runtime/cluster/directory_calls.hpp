@@ -25,7 +25,8 @@ class DirectoryCalls {
   virtual ~DirectoryCalls() = default;
 
   // Called once, on the node's thread: at most wait_us after the call, or when the directory ends.
-  // Errors: those of the directory; TIMEOUT; NOT_INITIALIZED.
+  // Errors: those of the directory; TIMEOUT; NOT_INITIALIZED; of close LOST instead, where pages
+  // may be lost.
   template <class Value>
   using Done = std::move_only_function<void(Value)>;
   virtual void publish(Publication what, std::uint64_t wait_us, Done<Published> done) = 0;

@@ -101,12 +101,14 @@ Status DirectoryService::open_directory() {
   DirectoryConfig times;
   // A program's mover drops cached pages without a word.
   times.keeps_copies = config_.copies != nullptr;
-  directory_ = std::make_unique<Directory>(*registry_, node_.clock(),
-                                           Directory::Setup{.config = times,
-                                                            .random = config_.random,
-                                                            .tenant = tenant_of(config_.tenant),
-                                                            .fenced = [this] { return config_.fence->is_up(self_); },
-                                                            .unix_s = config_.unix_s});
+  directory_ =
+      std::make_unique<Directory>(*registry_, node_.clock(),
+                                  Directory::Setup{.config = times,
+                                                   .random = config_.random,
+                                                   .tenant = tenant_of(config_.tenant),
+                                                   .fenced = [this] { return config_.fence->is_up(self_); },
+                                                   .unix_s = config_.unix_s,
+                                                   .no_path = [this](NodeId node) { return paths_.trouble(node); }});
   parcels_.receive(rdma::Parcels::Topic::directory,
                    [this](const rdma::Peer& from, rdma::ConstBytes bytes) { receive(from, bytes); });
   node_.add(*this);

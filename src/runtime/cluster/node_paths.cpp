@@ -23,11 +23,15 @@ void NodePaths::see(const ClusterView& view) {
     Known known{.identity = {NodeId{record.transport}, record.incarnation},
                 .addresses = record.addresses,
                 .has_others_link = has_others_link(node),
-                .link = {}};
+                .link = {},
+                .trouble = {}};
     if (const auto before = nodes_.find(node.id); before != nodes_.end()) {
       const Known& was = before->second;
-      if (was.identity == known.identity && was.addresses == known.addresses && !known.has_others_link)
+      if (was.identity == known.identity && was.addresses == known.addresses && !known.has_others_link) {
         known.link = std::exchange(before->second.link, std::nullopt);
+        known.trouble = was.trouble;
+        known.refusals = was.refusals;
+      }
     }
     now.emplace(node.id, std::move(known));
   }
@@ -56,9 +60,28 @@ NodeId NodePaths::of(const rdma::Peer& peer) const {
   return found == nodes_.end() ? NodeId{} : found->first;
 }
 
-Status NodePaths::up(rdma::LinkId link, const rdma::Connected& connected) {
-  for (const auto& [id, known] : nodes_) {
+std::optional<cluster::directory::NoPath> NodePaths::trouble(NodeId node) const {
+  const auto found = nodes_.find(node);
+  if (found == nodes_.end() || found->second.trouble.why.empty()) return std::nullopt;
+  if (node_.peers().find(found->second.identity) != nullptr) return std::nullopt;
+  return found->second.trouble;
+}
+
+// One address may lead to another node than the others, so that each of them has to refuse.
+void NodePaths::down(rdma::LinkId link, const rdma::LinkDown& down) {
+  for (auto& [id, known] : nodes_) {
     if (known.link != link) continue;
+    known.refusals = down.reason == rdma::Reason::refused ? known.refusals + 1 : 0;
+    known.trouble = {
+        .why = down.why, .refused = known.refusals >= known.addresses.size(), .at_us = node_.clock().now_us()};
+  }
+}
+
+Status NodePaths::up(rdma::LinkId link, const rdma::Connected& connected) {
+  for (auto& [id, known] : nodes_) {
+    if (known.link != link) continue;
+    known.trouble = {};
+    known.refusals = 0;
     if (known.identity == connected.node) return {};
     return fail(VMEM_ERROR_UNSUPPORTED,
                 fmt::format("another node than node {} of the cluster answers there; has its address been given to "

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/directory/directory_config.hpp"
 #include "rdma/node/node.hpp"
 #include "runtime/cluster/member.hpp"
 
@@ -28,9 +29,11 @@ class NodePaths final : public rdma::LinkUser {
   rdma::PeerId to(NodeId node);
   // 0: no member that this node knows
   NodeId of(const rdma::Peer& peer) const;
+  // Of the connections that are made here.
+  std::optional<cluster::directory::NoPath> trouble(NodeId node) const;
 
   Status up(rdma::LinkId link, const rdma::Connected& connected) override;
-  void down(rdma::LinkId, const rdma::LinkDown&) override {}
+  void down(rdma::LinkId link, const rdma::LinkDown& down) override;
 
  private:
   struct Known {
@@ -38,6 +41,8 @@ class NodePaths final : public rdma::LinkUser {
     std::vector<std::string> addresses;
     bool has_others_link = false;
     std::optional<rdma::LinkId> link;
+    cluster::directory::NoPath trouble;  // of the last attempt; "": it has not failed
+    std::size_t refusals = 0;            // one after the other
   };
   void forget(Known& known);
   bool has_others_link(const ClusterNode& node) const;

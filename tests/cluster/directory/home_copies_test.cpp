@@ -45,7 +45,8 @@ TEST_F(CopiesWanted, AreNotWaitedForWhereNoDaemonTakesAPage) {
   EXPECT_EQ(ended(), "");
   view.as_of = Revision{10};
   const std::string why = ended();
-  EXPECT_THAT(why, HasSubstr("8 of 8 pages have fewer than 1 copy on daemons"));
+  EXPECT_THAT(why,
+              HasSubstr("8 of 8 pages have fewer copies on daemons than the 1 that was asked for (the fewest: 0)"));
   EXPECT_THAT(why, HasSubstr("no daemon of the cluster takes copies of pages of 2 MiB"));
   EXPECT_THAT(why, HasSubstr("`vmem daemon --copies SIZE`"));
   EXPECT_EQ(ended(), "") << "it has ended once";
@@ -69,7 +70,25 @@ TEST_F(CopiesWanted, AreWaitedForWhereNoDaemonIsThereYet) {
   publish({});
   EXPECT_EQ(ended(), "");
   clock.advance(kWaitUs);
-  EXPECT_THAT(ended(), HasSubstr("`vmem daemon --copies SIZE`"));
+  const std::string why = ended();
+  EXPECT_THAT(why, HasSubstr("the cluster has no other daemon"));
+  EXPECT_THAT(why, HasSubstr("`vmem daemon --copies SIZE`"));
+}
+
+TEST_F(CopiesWanted, AreNotWaitedForInSilenceWhereADaemonMayNotReadTheRegion) {
+  publish({kPageBytes});
+  RegionRecord with_daemon = home->desk().record();
+  with_daemon.participants[1] = {.node = NodeId{2}, .session = Session{5}, .daemon = true};
+  make(with_daemon).begin({{.first = 0, .count = 8}});
+  home->await_copies(Ticket{5}, clock.now_us() + kWaitUs);
+  settle();
+  const std::optional<Keep> keep = said<Keep>();
+  ASSERT_TRUE(keep);
+  tell(NodeId{2}, Kept{.pages = keep->pages, .round = keep->round, .answer = KeepAnswer::no}, Term{2}, "others");
+  clock.advance(kWaitUs);
+  const std::string why = ended();
+  EXPECT_THAT(why, HasSubstr("node 2 is of the tenant 'others', which may not read the region"));
+  EXPECT_THAT(why, HasSubstr("readers"));
 }
 
 }  // namespace

@@ -160,6 +160,62 @@ TEST_F(ParticipantTest, AWantEndsAtItsDeadlineAndNamesPageHomeAndNode) {
               HasSubstr("page 3 of region 'table' was asked for, and its home, node 1 (term 2), did not tell node 2"));
 }
 
+// Nobody takes over what it keeps; a reader keeps nothing.
+TEST_F(ParticipantTest, AClosingThatTheEndOfTheMembershipOvertakesSaysWhatMayBeLost) {
+  const Error why{VMEM_ERROR_NOT_INITIALIZED, 0, "no member"};
+  opener.close(Ticket{3}, now_us + 1'000'000, now_us);
+  EXPECT_FALSE(opener.end(why, out));
+  ASSERT_TRUE(event<CloseEnded>());
+  EXPECT_TRUE(event<CloseEnded>()->status);
+  out = {};
+  Participant publisher(config, {.region = region(), .self = NodeId{2}, .session = Session{5}, .ticket = {}});
+  publisher.begin({{.first = 3, .count = 2}});
+  publisher.close(Ticket{4}, now_us + 30'000'000, now_us);
+  publisher.step(now_us, out);
+  EXPECT_TRUE(publisher.end(why, out));
+  const std::optional<CloseEnded> ended = event<CloseEnded>();
+  ASSERT_TRUE(ended && !ended->status);
+  EXPECT_EQ(ended->status.error().status, VMEM_ERROR_LOST);
+  EXPECT_THAT(ended->status.error().message, HasSubstr("'table'"));
+  EXPECT_THAT(ended->status.error().message, HasSubstr("pages 3 to 4"));
+}
+
+TEST_F(ParticipantTest, AnOpeningThatIsRefusedAtEachAddressEndsAtOnceAndSaysWhy) {
+  NoPath trouble{.why = "no such secret", .refused = true, .at_us = now_us - 1};
+  Participant refused(config, {.region = region(),
+                               .self = NodeId{2},
+                               .session = Session{6},
+                               .ticket = Ticket{3},
+                               .asked_us = now_us,
+                               .deadline_us = 9'000'000,
+                               .no_path = [&](NodeId) { return trouble; }});
+  refused.step(now_us, out);
+  EXPECT_FALSE(event<OpenEnded>()) << "that was before it was asked";
+  trouble.at_us = now_us;
+  now_us += config.resend_us;
+  refused.step(now_us, out);
+  ASSERT_TRUE(event<OpenEnded>());
+  EXPECT_EQ(event<OpenEnded>()->serial.error().status, VMEM_ERROR_INVALID_OPTION);
+  EXPECT_THAT(event<OpenEnded>()->serial.error().message,
+              HasSubstr("its home, node 1 (term 2), refuses the connection: no such secret"));
+}
+
+TEST_F(ParticipantTest, AnOpeningSaysAtItsDeadlineWhyItsHomeIsNotReached) {
+  Participant cut_off(
+      config, {.region = region(),
+               .self = NodeId{2},
+               .session = Session{6},
+               .ticket = Ticket{3},
+               .deadline_us = now_us + 1,
+               .no_path = [](NodeId) { return NoPath{.why = "no listener", .refused = false, .at_us = UINT64_MAX}; }});
+  cut_off.step(now_us, out);
+  EXPECT_FALSE(event<OpenEnded>());
+  cut_off.step(now_us + 1, out);
+  ASSERT_TRUE(event<OpenEnded>());
+  EXPECT_EQ(event<OpenEnded>()->serial.error().status, VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(event<OpenEnded>()->serial.error().message, HasSubstr("no listener"));
+}
+
 // What is still on its way from an earlier session could land after this one said that it has none.
 TEST_F(ParticipantTest, FetchesOfEarlierSessionsBringNothing) {
   Participant again(config, {.region = region(), .self = NodeId{2}, .session = Session{6}, .before = Fetch{40}});
