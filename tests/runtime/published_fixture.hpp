@@ -93,6 +93,22 @@ class PublishedApi : public ClusterApi {
     return vmem_write(memory, &word, sizeof(word)) == VMEM_OK;
   }
   nlohmann::json regions() const { return nlohmann::json::parse(output("region list --json --cluster " + cluster())); }
+  // The registry has the only region under another name, too, with another serial.
+  void copy_record(const std::string& name, const std::string& to) const {
+    const std::string script = fmt::format(
+        "import base64, json, urllib.request as r\n"
+        "b = lambda text: base64.b64encode(text.encode()).decode()\n"
+        "ask = lambda what, body: json.load(r.urlopen('http://' + '{0}'.split('/')[2] + '/v3/kv/' + what, "
+        "json.dumps(body).encode()))\n"
+        "value = lambda reply: json.loads(base64.b64decode(reply['kvs'][0]['value']))\n"
+        "put = lambda key, value: ask('put', dict(key=b('/vmem/demo/' + key), value=b(json.dumps(value))))\n"
+        "region = value(ask('range', dict(key=b('/vmem/demo/regions/'), range_end=b('/vmem/demo/regions0'))))\n"
+        "name = value(ask('range', dict(key=b('/vmem/demo/names/{1}'))))\n"
+        "put('regions/99', dict(region, name='{2}', participants=[]))\n"
+        "put('names/{2}', dict(name, serial=99))\n",
+        cluster(), name, to);
+    ASSERT_EQ(std::system(fmt::format("python3 -c \"{}\"", script).c_str()), 0);
+  }
   static std::chrono::milliseconds time_of(const std::function<void()>& call) {
     const auto begin = std::chrono::steady_clock::now();
     call();

@@ -406,5 +406,32 @@ TEST_F(PublishedApi, PublishingAgainMakesANewVersion) {
   ASSERT_OK(read_page(2, 2));
 }
 
+// The record of a program that does not know what addresses it was given.
+TEST_F(PublishedApi, WhatLiesWhereAnotherRegionIsOpenIsRefusedWithItsAddresses) {
+  Peer publisher(cluster());
+  ASSERT_THAT(publisher("publish table 2 1 0"), StartsWith("ok"));
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  ASSERT_OK(open("table"));
+  copy_record("table", "other");
+  EXPECT_EQ(open("other"), VMEM_ERROR_ADDRESS_SPACE);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("'other'"));
+  EXPECT_THAT(vmem_last_error(), HasSubstr(fmt::format("{} to {}", fmt::ptr(base), fmt::ptr(base + 2 * kPage - 1))));
+  EXPECT_EQ(shared().opened_regions, 1u);
+  EXPECT_OK(read_page(0, 1));
+}
+
+TEST_F(PublishedApi, WhatHasLargerPagesThanHostMemoryIsRefusedAndLeavesNothing) {
+  ::setenv("VMEM_EMU", "devices=1,hbm=512MiB,host=1GiB", 1);
+  Peer large(cluster(), {{"page", "32MiB"}, {"hbm", "256MiB"}, {"host", "128MiB"}}), small(cluster());
+  ASSERT_THAT(large("publish large 16 1 0"), StartsWith("ok"));
+  ASSERT_THAT(small("publish small 2 1 0"), StartsWith("ok"));
+  ASSERT_OK(start({{"cluster", cluster()}, {"host", "16MiB"}}));
+  EXPECT_EQ(open("large"), VMEM_ERROR_OUT_OF_MEMORY);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("raise --host"));
+  EXPECT_EQ(shared().opened_regions, 0u);
+  ASSERT_OK(open("small"));
+  EXPECT_OK(read_page(1, 1));
+}
+
 }  // namespace
 }  // namespace vmem

@@ -66,6 +66,16 @@ Result<std::shared_ptr<const sharing::RegionKey>> key_of(const RegionRecord& rec
   return std::make_shared<const sharing::RegionKey>(std::move(made));
 }
 
+// That something else is at its addresses the address space calls IN_USE.
+Error unmapped(const pagetable::AddressSpace& space, const RegionRecord& record, const Error& why) {
+  if (why.status != VMEM_ERROR_IN_USE && why.status != VMEM_ERROR_ADDRESS_SPACE) return why;
+  const std::uint64_t first = space.address_of(std::uint32_t(record.first_granule));
+  const std::uint64_t last = first + (record.granules << pagetable::kGranuleShift) - 1;
+  return {VMEM_ERROR_ADDRESS_SPACE, why.native,
+          fmt::format("the published region '{}' could not be opened at its addresses, {:#x} to {:#x}: {}", record.name,
+                      first, last, why.message)};
+}
+
 }  // namespace
 
 Publishing::Publishing(const Parts& parts)
@@ -290,8 +300,9 @@ Result<Publishing::Joint> Publishing::map(const RegionRecord& record, const Key&
                                              .first_granule = std::uint32_t(record.first_granule),
                                              .earlier = page_serial(record.earlier),
                                              .key = key});
-  VMEM_ASSIGN(Region* const region,
-              parts_.regions.map(tiers::StackedTier::source_of(kSharedTier, std::move(source)), device));
+  const auto mapped = parts_.regions.map(tiers::StackedTier::source_of(kSharedTier, std::move(source)), device);
+  if (!mapped) return std::unexpected(unmapped(parts_.space, record, mapped.error()));
+  Region* const region = *mapped;
   Joint joint{.serial = record.serial,
               .name = record.name,
               .tenant = record.tenant,
@@ -360,7 +371,8 @@ Result<Publishing::Joint> Publishing::begin_closing(void* pointer, vmem_stream s
 Status Publishing::let_go(const Joint& joint, std::uint64_t wait_us) {
   const auto lost = directory().close(joint.serial, wait_us);
   pages_.remove(page_serial(joint.serial));
-  // INVALID_VALUE: the cluster has closed it here, as it was removed, or this node was.
+  // INVALID_VALUE: the cluster has closed it here, and this node kept nothing of it, or it was
+  // removed.
   if (!lost && lost.error().status != VMEM_ERROR_INVALID_VALUE) return std::unexpected(lost.error());
   if (!lost || lost->empty()) return {};
   return fail(

@@ -58,8 +58,9 @@ class Publishing final : public AddressUser {
   // copies than asked for) and LOST (removed meanwhile); then close ends it.
   Status publish(void* pointer, const Order& order);
   // `device`: ordinal; of a region that is open here already, or this program's own, it does not
-  // count. Errors: TIMEOUT (there is no such name yet, its home does not answer, or another thread
-  // is at it), LOST, INVALID_VALUE, ADDRESS_SPACE, OUT_OF_MEMORY.
+  // count. Errors: TIMEOUT (there is no such name yet, its home or the registry does not answer, or
+  // another thread is at it), LOST, INVALID_VALUE, INVALID_OPTION, IN_USE, ADDRESS_SPACE,
+  // OUT_OF_MEMORY, NOT_INITIALIZED.
   Result<Opened> open(const std::string& name, int device, std::uint64_t wait_us);
   // Ends what open or publish began; the last one frees the memory. Errors: INVALID_POINTER,
   // IN_USE (it is held, or another thread is at it), TIMEOUT (freed all the same), LOST (freed, and
