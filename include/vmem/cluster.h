@@ -34,15 +34,18 @@ typedef struct vmem_publish_options {
  * an illegal-address error. End it by vmem_close; vmem_free refuses it. If no copies were made, and
  * nobody has fetched a page until then, the page is lost.
  *
- * The same program may publish again under the name: that is a new version, and the old one is
- * removed. Who has that open keeps the pages that are there; others of it fail with LOST.
+ * Publishing again under the name makes a new version, and the old one is removed. Who has that
+ * open keeps the pages that are there; others of it fail with LOST. As long as the program that has
+ * published the name is a member of the cluster, only that program may. Once it has ended, any
+ * program of the same tenant may, also while daemons hold the old version.
  * @param ptr as from vmem_malloc, an allocation of more than 1 MiB
  * @param name 1 to 128 letters, digits and "._-/"; begins with a letter or a digit
  * @param options NULL for the defaults; not kept
  *
  * Errors: INVALID_VALUE (NULL, a name that is none, readers that are no tenants, memory that
  * shares pages with other allocations, or of which a page is lost), INVALID_POINTER, IN_USE (it is
- * held or published already, queued work does not end, or another program has published the name),
+ * held or published already, queued work does not end, or another program, which is a member of the
+ * cluster still, or of another tenant, has published the name),
  * UNSUPPORTED (no option cluster), TIMEOUT (the registry, or a disk or a node that a page was being
  * read from, did not answer; or fewer copies were made than asked for), LOST (it was removed
  * meanwhile: its time is over, or a newer version came; or a page was lost before another node had
@@ -64,11 +67,13 @@ VMEM_API vmem_status vmem_publish(void* ptr, const char* name, const vmem_publis
  * @param device CUDA ordinal whose HBM its pages come to, one of the option devices
  * @param wait_us longest wait for the name to be published, and for its nodes to answer
  *
- * Errors: INVALID_VALUE (NULL, unknown device), INVALID_OPTION (this program's tenant may not open
- * it), TIMEOUT (no such name within wait_us, its home does
- * not answer, or another thread publishes or closes it), LOST (it is being removed), ADDRESS_SPACE
- * (something else is at its address here), OUT_OF_MEMORY (no room in host memory to stage pages),
- * UNSUPPORTED (no option cluster).
+ * Errors: INVALID_VALUE (NULL, a name that is none, unknown device, or a region of another version
+ * of vmem), INVALID_OPTION (this program's tenant may not open it, or its home refuses this
+ * program's secret or certificate), TIMEOUT (no such name within wait_us, its home or the registry
+ * does not answer, or another thread publishes or closes it), LOST (it is being removed), IN_USE
+ * (64 nodes take part in it), ADDRESS_SPACE (something else is at its address here), OUT_OF_MEMORY
+ * (no room in host memory to stage pages), NOT_INITIALIZED (this node was removed from the cluster,
+ * and has not joined again yet), UNSUPPORTED (no option cluster).
  * Work that uses a page of which no node has a copy any more fails with LOST.
  */
 VMEM_API vmem_status vmem_open(void** out, uint64_t* bytes, const char* name, int device, uint64_t wait_us);
@@ -82,7 +87,8 @@ VMEM_API vmem_status vmem_open(void** out, uint64_t* bytes, const char* name, in
  *
  * Errors: INVALID_POINTER (neither), IN_USE (a thread holds a range of it, or another one
  * publishes, opens or closes it: close it again later), TIMEOUT, LOST (it is closed all the same,
- * and pages of it may be lost: the message says which), UNSUPPORTED.
+ * and pages of it may be lost: the message says which), UNSUPPORTED. LOST comes, too, if this node
+ * was removed from the cluster before other nodes had taken over what it kept.
  */
 VMEM_API vmem_status vmem_close(void* ptr, vmem_stream stream, uint64_t wait_us);
 

@@ -30,8 +30,10 @@ class published {
 
   published() noexcept = default;  // empty
   /// Opens a region, waiting for its name to be published. Its last bytes are left out if they are
-  /// no whole element. Throws TIMEOUT, LOST, INVALID_VALUE (unknown device), ADDRESS_SPACE,
-  /// OUT_OF_MEMORY, UNSUPPORTED (no option cluster).
+  /// no whole element. Throws TIMEOUT, LOST, INVALID_VALUE (no name, unknown device),
+  /// INVALID_OPTION (another tenant's, or a refused secret), IN_USE (open on 64 nodes),
+  /// ADDRESS_SPACE, OUT_OF_MEMORY, NOT_INITIALIZED (this node is no member), UNSUPPORTED (no option
+  /// cluster).
   explicit published(const char* name, std::chrono::microseconds wait = std::chrono::seconds(30), int device = 0,
                      stream_view stream = {})
       : stream_(stream) {
@@ -42,7 +44,9 @@ class published {
     data_ = static_cast<const T*>(opened);
     size_ = static_cast<std::size_t>(bytes / sizeof(T));
   }
-  /// Publishes a buffer's memory, which nobody can write to any more; the buffer is empty then.
+  /// Publishes a buffer's memory, which nobody can write to any more; the buffer is empty then. A
+  /// name that is published already gets a new version: from the same program, or, once that has
+  /// ended, from any of its tenant.
   /// Throws INVALID_VALUE (no name, a buffer of up to 1 MiB), IN_USE, UNSUPPORTED: the buffer is as
   /// before; TIMEOUT, LOST: what was published is closed again, and the buffer is as before if that
   /// had not begun.
