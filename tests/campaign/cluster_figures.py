@@ -1,4 +1,4 @@
-"""What a campaign measured and what went wrong in it, printed and kept in the form of `vmem bench`."""
+"""What a campaign measured and what went wrong in it, as records of `vmem bench`."""
 import json
 import os
 import pathlib
@@ -37,7 +37,7 @@ class Figures:
 
     def add(self, variant: str, achieved: float, unit: str, *, limit: float | None = None, limit_name: str = "",
             least: float | None = None, most: float | None = None, **details) -> None:
-        """A figure with a bound, `least` or `most`: of its ratio to the limit, or of itself if it has none."""
+        """A figure with a bound, `least` or `most`: of its ratio to the limit if it has one."""
         if limit == 0:
             return self.fail(f"{variant}: nothing to compare with: {limit_name} is 0")
         ratio = None if limit is None else achieved / limit
@@ -57,7 +57,7 @@ class Figures:
         return None
 
     def end(self, path: str | None, logs: str) -> int:
-        """Keeps the records, as not verified where something failed, and returns the exit status."""
+        """The exit status. Keeps the records, as not verified where something failed."""
         if path:
             about = {"verified": not self.failures, "mismatch": "; ".join(self.failures)}
             kept = [each | about for each in self.records]

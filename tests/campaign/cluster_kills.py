@@ -307,6 +307,8 @@ class Kills:
         if kind != "failed":
             return None
         self.counts[event["status"]] += 1
+        if event["status"] == "NOT_INITIALIZED" and self.model.ended.get(process) == 0:
+            return None  # it was expelled
         if event["status"] not in ALLOWED:
             return self.fail(f"{process}: {event}")
         if event["status"] != "LOST":

@@ -80,7 +80,17 @@ std::uint32_t Lenders::begin(std::vector<std::string> addresses, NodeIdentity ex
 }
 
 void Lenders::follow(const std::vector<NamedLender>& named) {
-  rename(named);
+  // A process whose membership ended, and that is a member again, has another name, and its pages.
+  for (const NamedLender& lender : named) {
+    if (lender.node == NodeIdentity{} || followed_.contains(lender.name)) continue;
+    const auto known = std::ranges::find_if(followed_, [&](const auto& each) {
+      return !is_listed(named, each.first) && lenders_[each.second].identity == lender.node;
+    });
+    if (known == followed_.end()) continue;
+    auto renamed = followed_.extract(known);
+    renamed.key() = lender.name;
+    followed_.insert(std::move(renamed));
+  }
   for (auto each = followed_.begin(); each != followed_.end();) {
     const bool stays = is_listed(named, each->first) || keep_unlisted(each->second);
     if (!stays) remove(each->second, "it is no member of the cluster any more");
@@ -92,22 +102,10 @@ void Lenders::follow(const std::vector<NamedLender>& named) {
     if (known != followed_.end()) {
       set_drain(lenders_[known->second], lender);
     } else if (!leaving_ && !lender.addresses.empty() && !lender.drains) {
-      followed_.emplace(lender.name, add(lender));
+      (void)parts_.placer.add_node(lender.addresses.front(), lender.domain);
+      parts_.contacts.add(lender.addresses.front());
+      followed_.emplace(lender.name, begin(lender.addresses, lender.node));
     }
-  }
-}
-
-// A process whose membership ended, and that is a member again, has another name, and its pages.
-void Lenders::rename(const std::vector<NamedLender>& named) {
-  for (const NamedLender& lender : named) {
-    if (lender.node == NodeIdentity{} || followed_.contains(lender.name)) continue;
-    const auto known = std::ranges::find_if(followed_, [&](const auto& each) {
-      return !is_listed(named, each.first) && lenders_[each.second].identity == lender.node;
-    });
-    if (known == followed_.end()) continue;
-    auto renamed = followed_.extract(known);
-    renamed.key() = lender.name;
-    followed_.insert(std::move(renamed));
   }
 }
 
@@ -135,12 +133,6 @@ void Lenders::set_drain(Lender& lender, const NamedLender& named) {
   lender.draining = named.drains;
   lender.drain_rate = named.drain_rate != 0 ? named.drain_rate : config_.repair_rate;
   parts_.placer.set_draining(lender.index, named.drains);
-}
-
-std::uint32_t Lenders::add(const NamedLender& named) {
-  (void)parts_.placer.add_node(named.addresses.front(), named.domain);
-  parts_.contacts.add(named.addresses.front());
-  return begin(named.addresses, named.node);
 }
 
 void Lenders::remove(std::uint32_t node, std::string why) {

@@ -123,8 +123,6 @@ class Lenders final : public LinkUser {
   };
 
   std::uint32_t begin(std::vector<std::string> addresses, NodeIdentity expected);
-  std::uint32_t add(const NamedLender& named);
-  void rename(const std::vector<NamedLender>& named);
   bool keep_unlisted(std::uint32_t node);
   void set_drain(Lender& lender, const NamedLender& named);
   void remove(std::uint32_t node, std::string why);
