@@ -33,6 +33,7 @@ struct KnownNode {
   bool daemon = false;          // one that takes copies
   bool without_copies = false;  // a daemon that takes none
   bool draining = false;
+  bool forced = false;           // it drains, also where that leaves fewer copies than wanted
   std::string rack, host;        // "": unknown, so it differs from none
   std::uint64_t free_bytes = 0;  // for copies
   bool operator==(const KnownNode&) const = default;

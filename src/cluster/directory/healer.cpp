@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <tuple>
 #include <utility>
 
 namespace vmem::cluster::directory {
@@ -168,10 +169,10 @@ std::vector<NodeId> Healer::nodes_of(Places places) const {
   return nodes;
 }
 
-std::vector<NodeId> Healer::avoided(std::uint64_t now_us) const {
+// Each step begins by dropping those whose time is up.
+std::vector<NodeId> Healer::avoided() const {
   std::vector<NodeId> nodes;
-  for (const auto& [node, avoided] : avoided_)
-    if (now_us < avoided.until_us) nodes.push_back(node);
+  for (const auto& [node, avoided] : avoided_) nodes.push_back(node);
   return nodes;
 }
 
@@ -188,14 +189,18 @@ void Healer::keep_at(std::uint32_t page, std::uint32_t place, std::uint64_t now_
               .until_us = now_us + context_.config.keep_us});
 }
 
-// Asked once a step for pages with the same keepers, if the answer is nobody.
-const KnownNode* Healer::choose(const HomePages::Page& entry, std::uint64_t now_us) {
-  if (entry.keepers == nobody_for_) return nullptr;
+const KnownNode* Healer::best_for(Places keepers) const {
   const PlacementWish wish{.page_bytes = record_.page_bytes,
-                           .keepers = nodes_of(entry.keepers),
-                           .excluded = avoided(now_us),
+                           .keepers = nodes_of(keepers),
+                           .excluded = avoided(),
                            .participants_only = !record_.free_place()};
-  const KnownNode* const daemon = choose_daemon(context_.view, table_, wish);
+  return choose_daemon(context_.view, table_, wish);
+}
+
+// Asked once a step for pages with the same keepers, if the answer is nobody.
+const KnownNode* Healer::choose(const HomePages::Page& entry) {
+  if (entry.keepers == nobody_for_) return nullptr;
+  const KnownNode* const daemon = best_for(entry.keepers);
   if (daemon != nullptr && table_.place_of(daemon->id)) return daemon;
   nobody_for_ = entry.keepers;
   if (daemon != nullptr)
@@ -208,16 +213,20 @@ const KnownNode* Healer::choose(const HomePages::Page& entry, std::uint64_t now_
 void Healer::heal(std::uint32_t page, std::uint64_t now_us) {
   const HomePages::Page& entry = pages_[page];
   if (entry.state == HomeState::seeking || keeps_.asked(page, KeepDesk::Kind::fetch)) return;
-  if (const KnownNode* const daemon = choose(entry, now_us)) return keep_at(page, *table_.place_of(daemon->id), now_us);
+  if (const KnownNode* const daemon = choose(entry)) return keep_at(page, *table_.place_of(daemon->id), now_us);
   if (invite_ != NodeId{}) return;
   const Places cachers = entry.cachers & table_.daemons() & ~going_;
   if ((entry.keepers & ~going_) == 0 && cachers != 0) keep_at(page, std::uint32_t(std::countr_zero(cachers)), now_us);
 }
 
+// A node that is forced to go keeps no copy that nobody else can take, if another daemon has one.
 bool Healer::can_spare(std::uint32_t page, std::uint32_t place) const {
   if (table_[place].who.node == record_.publisher || table_[place].leave_by_us != 0) return false;
-  const Places stay = pages_[page].keepers & ~going_ & ~place_bit(place);
-  return stay != 0 && count(stay & copiers()) >= record_.copies;
+  const Places keepers = pages_[page].keepers, stay = keepers & ~going_ & ~place_bit(place);
+  const std::uint32_t copies = count(stay & copiers());
+  if (stay != 0 && copies >= record_.copies) return true;
+  return copies != 0 && (forced_ & place_bit(place)) != 0 && !keeps_.asked(page, KeepDesk::Kind::fetch) &&
+         best_for(keepers) == nullptr;
 }
 
 // One of the keepers that are not needed: rather one that is to leave, or is no daemon. None: 0
@@ -269,6 +278,7 @@ bool Healer::look(std::uint64_t now_us) {
     }
     lacking_.insert(page);
     heal(page, now_us);
+    if (forced_ != 0 && to_spare(page) != 0) surplus_.insert(page);
     // The record has to change first, which may fail.
     if (invite_ != NodeId{}) retry_us_ = std::min(retry_us_, now_us + context_.config.resend_us);
   }
@@ -279,8 +289,10 @@ bool Healer::look(std::uint64_t now_us) {
 
 // Who begins to leave, or stays after all, changes what its pages need.
 void Healer::look_for_going() {
-  const Places going = table_.going(context_.view);
-  if (std::exchange(going_, going) != going) look_.fill();
+  const std::pair now{table_.going(context_.view), table_.forced(context_.view)};
+  if (std::pair(going_, forced_) == now) return;
+  std::tie(going_, forced_) = now;
+  look_.fill();
 }
 
 bool Healer::covers(std::uint32_t place) {

@@ -92,14 +92,15 @@ class Healer {
   Places copiers() const;
   bool is_short(std::uint32_t page) const;
   void heal(std::uint32_t page, std::uint64_t now_us);
-  const KnownNode* choose(const HomePages::Page& entry, std::uint64_t now_us);
+  const KnownNode* best_for(Places keepers) const;
+  const KnownNode* choose(const HomePages::Page& entry);
   void keep_at(std::uint32_t page, std::uint32_t place, std::uint64_t now_us);
   bool trim();
   Places to_spare(std::uint32_t page) const;
   bool can_spare(std::uint32_t page, std::uint32_t place) const;
   std::vector<NodeId> nodes_of(Places places) const;
   void avoid(NodeId node, std::uint64_t now_us, KeepAnswer said);
-  std::vector<NodeId> avoided(std::uint64_t now_us) const;
+  std::vector<NodeId> avoided() const;
 
   const HomeContext& context_;
   HomePages& pages_;
@@ -115,7 +116,7 @@ class Healer {
   std::uint32_t seek_from_ = 0, look_from_ = 0;
   std::uint64_t round_ = 0;
   std::uint64_t retry_us_ = UINT64_MAX;  // of lacking_
-  Places going_ = 0;                     // as look_ has it
+  Places going_ = 0, forced_ = 0;        // as look_ has them
   std::optional<Places> nobody_for_;     // keepers to which no daemon can be added now
   struct Avoided {
     std::uint64_t until_us = 0;

@@ -46,6 +46,15 @@ Places HomeTable::going(const NodesView& view) const {
   return going;
 }
 
+Places HomeTable::forced(const NodesView& view) const {
+  Places forced = 0;
+  for_each_place(all_, [&](std::uint32_t place) {
+    const KnownNode* const node = view.find(entries_[place].who.node);
+    if (node != nullptr && node->forced) forced |= place_bit(place);
+  });
+  return forced;
+}
+
 Places HomeTable::over(const NodesView& view, Revision since, NodeId self) const {
   Places over = 0;
   for_each_place(all_, [&](std::uint32_t place) {

@@ -33,6 +33,8 @@ class HomeTable {
   Places left() const noexcept { return left_; }
   // Those that get nothing new: they leave, or are asked to.
   Places going(const NodesView& view) const;
+  // Those that are to go also where that leaves fewer copies.
+  Places forced(const NodesView& view) const;
   // Places of nodes whose membership is over.
   Places over(const NodesView& view, Revision since, NodeId self) const;
   void let_go(std::uint32_t place, Runs lost);

@@ -60,7 +60,7 @@ std::string json_of(const NodeRecord& record) {
 }
 
 std::string json_of(const DrainOrder& order) {
-  return record_value({{"rate", order.rate}, {"exit", order.exit ? 1 : 0}});
+  return record_value({{"rate", order.rate}, {"exit", order.exit ? 1 : 0}, {"force", order.force ? 1 : 0}});
 }
 
 std::string json_of(const HbmLimit& limit) { return record_value({{"bytes", limit.bytes}}); }
@@ -81,7 +81,8 @@ std::string json_of(const Holdings& holdings) {
 
 DrainOrder parse_drain_order(std::string_view key, std::string_view value) {
   JsonFields fields(key, value);
-  const DrainOrder order{.rate = fields.number("rate"), .exit = fields.number("exit", 1) != 0};
+  const DrainOrder order{
+      .rate = fields.number("rate"), .exit = fields.number("exit", 1) != 0, .force = fields.number_or("force", 0) != 0};
   return fields.done() ? order : DrainOrder{};
 }
 

@@ -72,6 +72,8 @@ struct NodeRecord {
 struct DrainOrder {
   std::uint64_t rate = 0;  // bytes per second at which each program moves its pages; 0: its default
   bool exit = false;       // the node ends once it holds nothing
+  // Where no other node can take a copy of a published region, one on another daemon is enough.
+  bool force = false;
   bool operator==(const DrainOrder&) const = default;
 };
 

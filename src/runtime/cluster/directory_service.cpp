@@ -20,19 +20,20 @@ std::string label(const cluster::NodeRecord& record, const std::string& name) {
   return found == record.labels.end() ? "" : found->second;
 }
 
-KnownNode known(NodeId id, const cluster::NodeRecord& record, bool draining) {
+KnownNode known(NodeId id, const cluster::NodeRecord& record, const std::optional<cluster::DrainOrder>& drain) {
   return {.id = id,
           .daemon = record.lends.copies != 0,
           .without_copies = record.lends.copies == 0 && record.kind == "daemon",
-          .draining = draining,
+          .draining = drain.has_value(),
+          .forced = drain && drain->force,
           .rack = label(record, "rack"),
           .host = label(record, "host"),
           .free_bytes = record.lends.copies};
 }
 
 NodesView nodes_of(const ClusterView& view) {
-  NodesView nodes{.as_of = view.as_of, .nodes = {known(view.self, view.own, view.drain.has_value())}};
-  for (const ClusterNode& node : view.nodes) nodes.nodes.push_back(known(node.id, node.record, node.drain.has_value()));
+  NodesView nodes{.as_of = view.as_of, .nodes = {known(view.self, view.own, view.drain)}};
+  for (const ClusterNode& node : view.nodes) nodes.nodes.push_back(known(node.id, node.record, node.drain));
   std::ranges::sort(nodes.nodes, {}, &KnownNode::id);
   return nodes;
 }

@@ -45,6 +45,16 @@ class DirectoryScenario : public ::testing::Test {
     for (std::uint32_t page = 0; page < kPages; ++page) pages += host(index).has(serial, page) ? 1 : 0;
     return pages;
   }
+  void drain(std::uint32_t index, const DrainOrder& order) {
+    const auto node = world().registry().records().find(node_key(host(index).id()));
+    ASSERT_NE(node, world().registry().records().end());
+    world().registry().apply(drain_commit(node->second, order));
+  }
+  // How many pages are left there once it has dropped those that it need not keep.
+  std::uint32_t kept_at(std::uint32_t index, Serial serial) {
+    for (std::uint32_t page = 0; page < kPages; ++page) host(index).evict(serial, page);
+    return at(index, serial);
+  }
   // The only region's, as the registry has it.
   std::optional<directory::RegionRecord> record() {
     for (const auto& [key, value] : world().registry().records())
@@ -171,15 +181,41 @@ TEST_F(DirectoryScenario, ADrainingDaemonHandsItsCopiesOver) {
   std::uint32_t first = 0;
   while (first < 4 && at(first, serial) == 0) ++first;
   ASSERT_LT(first, 4u);
-  const auto node = world().registry().records().find(node_key(host(first).id()));
-  ASSERT_NE(node, world().registry().records().end());
-  world().registry().apply(drain_commit(node->second, true));
+  drain(first, {});
   world().run_for(8'000'000);
   std::uint32_t copies = 0;
   for (std::uint32_t i = 0; i < 4; ++i) copies += i == first ? 0 : at(i, serial);
   EXPECT_EQ(copies, written(serial));
-  for (std::uint32_t page = 0; page < kPages; ++page) host(first).evict(serial, page);
-  EXPECT_EQ(at(first, serial), 0u) << "it need not keep them any longer";
+  EXPECT_EQ(kept_at(first, serial), 0u) << "it need not keep them any longer";
+  expect_right();
+}
+
+TEST_F(DirectoryScenario, ADrainThatIsForcedLeavesFewerCopiesWhereNoOtherDaemonCanTakeThem) {
+  begin(18, {.daemons = 2, .programs = 6});
+  const Serial serial = publish(2);
+  ASSERT_EQ(at(0, serial), written(serial));
+  ASSERT_EQ(at(1, serial), written(serial));
+  drain(0, {});
+  world().run_for(8'000'000);
+  EXPECT_EQ(kept_at(0, serial), written(serial)) << "two copies are wanted, and nobody else can take one";
+  drain(0, {.force = true});
+  world().run_for(8'000'000);
+  EXPECT_EQ(kept_at(0, serial), 0u);
+  EXPECT_EQ(kept_at(1, serial), written(serial));
+  drain(1, {.force = true});
+  world().run_for(8'000'000);
+  EXPECT_EQ(kept_at(1, serial), written(serial)) << "the last copy stays";
+  expect_right();
+}
+
+TEST_F(DirectoryScenario, ADrainThatIsForcedLeavesAllCopiesWhereAnotherDaemonCanTakeThem) {
+  begin(19, {.daemons = 3, .programs = 5});
+  const Serial serial = publish(2);
+  drain(0, {.force = true});
+  world().run_for(8'000'000);
+  EXPECT_EQ(kept_at(0, serial), 0u);
+  EXPECT_EQ(kept_at(1, serial), written(serial));
+  EXPECT_EQ(kept_at(2, serial), written(serial));
   expect_right();
 }
 

@@ -102,8 +102,10 @@ TEST(NodeRecord, KeysHoldIdsFromOne) {
 }
 
 TEST(DrainOrder, IsReadAsItWasWrittenAndElseIsOneOfTheDefaults) {
-  const DrainOrder order{.rate = 5u << 20, .exit = true};
+  const DrainOrder order{.rate = 5u << 20, .exit = true, .force = true};
   EXPECT_EQ(parse_drain_order("drain/7", json_of(order)), order);
+  EXPECT_EQ(parse_drain_order("drain/7", R"({"format":1,"rate":5,"exit":1})"), (DrainOrder{.rate = 5, .exit = true}))
+      << "as earlier versions write it";
   for (const char* const value : {"1", "", "{}", "{\"format\":1,\"rate\":-1}"})
     EXPECT_EQ(parse_drain_order("drain/7", value), DrainOrder{}) << value;
 }

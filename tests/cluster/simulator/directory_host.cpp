@@ -139,7 +139,11 @@ void DirectoryHost::run() {
     NodeRecord self;
     self.labels["host"] = name_;
     view.nodes.push_back(setup_.known(process_->self, self));
-    for (KnownNode& node : view.nodes) node.draining = members.draining(node.id);
+    for (KnownNode& node : view.nodes) {
+      const std::optional<DrainOrder> order = members.drain(node.id);
+      node.draining = order.has_value();
+      node.forced = order && order->force;
+    }
     std::ranges::sort(view.nodes, {}, &KnownNode::id);
     process_->directory.see(std::move(view));
   }

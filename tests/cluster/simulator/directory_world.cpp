@@ -77,6 +77,7 @@ KnownNode DirectoryWorld::known(NodeId id, const NodeRecord& record) const {
   return {.id = id,
           .daemon = host < shape_.daemons,
           .draining = false,
+          .forced = false,
           .rack = fmt::format("r{}", host % 2),
           .host = fmt::format("h{}", host),
           .free_bytes = 1ull << 40};
