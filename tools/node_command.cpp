@@ -16,9 +16,11 @@
 #include "base/printable.hpp"
 #include "base/sizes.hpp"
 #include "bench/exit_code.hpp"
+#include "cluster/enrollment/json_fields.hpp"
 #include "runtime/cluster/drain_watch.hpp"
 #include "runtime/cluster/node_drain.hpp"
 #include "runtime/cluster/node_list.hpp"
+#include "runtime/cluster/region_list.hpp"
 #include "tools/commands.hpp"
 #include "tools/registry_flags.hpp"
 
@@ -31,6 +33,10 @@ constexpr std::uint64_t kMostUs = 10'000'000;
 constexpr std::size_t kMostBytes = 200;  // of one node's words, which it chooses
 
 constexpr auto kPeriod = std::chrono::seconds(1);  // between looks, with --wait
+
+// Daemons say about once a second what they hold.
+constexpr std::uint64_t kFiguresUs = 3'000'000;
+constexpr auto kFiguresPeriod = std::chrono::milliseconds(100);
 
 struct Arguments {
   RegistryFlags registry;
@@ -128,6 +134,15 @@ int list(const Arguments& arguments) {
   return bench::kExitOk;
 }
 
+// Before an order is refused for room.
+runtime::AwaitFigures await_figures() {
+  return [clock = SteadyClock(), begun_us = SteadyClock().now_us()] {
+    if (clock.now_us() - begun_us >= kFiguresUs) return false;
+    std::this_thread::sleep_for(kFiguresPeriod);
+    return true;
+  };
+}
+
 // ---- drains ----
 
 // What a look at a node that drains has found. `code`: set if there is nothing to wait for.
@@ -173,20 +188,31 @@ int wait_for(const char* command, const runtime::RegistryAccess& access, const A
   }
 }
 
+// Those that may be in its way. Without an answer they are not named.
+std::vector<runtime::ListedRegion> regions_of(const runtime::RegistryAccess& access, const ClusterNode& node) {
+  if (!node.holds || node.holds->copies == 0) return {};
+  return runtime::list_regions(access, kMostUs).value_or(std::vector<runtime::ListedRegion>{});
+}
+
 int drain(const Arguments& arguments) {
   const auto access = arguments.registry.access();
   if (!access) return refuse("drain", access.error());
   const auto registry = runtime::RegistryClient::open(*access, kMostUs);
   if (!registry) return refuse("drain", registry.error());
-  const auto check = arguments.force ? runtime::RoomCheck::skipped : runtime::RoomCheck::required;
-  if (const auto done = runtime::drain_node(**registry, NodeId{arguments.node}, arguments.order, check); !done)
+  const auto check = arguments.order.force ? runtime::RoomCheck::skipped : runtime::RoomCheck::required;
+  if (const auto done =
+          runtime::drain_node(**registry, NodeId{arguments.node}, arguments.order, check, await_figures());
+      !done)
     return refuse("drain", done.error());
   fmt::print("node {} drains: it gets nothing new, and programs move away what they have there\n", arguments.node);
   std::fflush(stdout);
   if (!arguments.wait) return bench::kExitOk;
   return wait_for(
       "drain", *access, arguments,
-      [&](const std::optional<ClusterNode>& node) { return progress_of(node, arguments.order); }, runtime::standstill);
+      [&](const std::optional<ClusterNode>& node) { return progress_of(node, arguments.order); },
+      [&](const std::vector<ClusterNode>& nodes, const ClusterNode& node) {
+        return runtime::standstill(nodes, regions_of(*access, node), node);
+      });
 }
 
 int undrain(const Arguments& arguments) {
@@ -221,10 +247,11 @@ int limit(const Arguments& arguments) {
   const auto registry = runtime::RegistryClient::open(*access, kMostUs);
   if (!registry) return refuse("limit", registry.error());
   const auto check = arguments.force ? runtime::RoomCheck::skipped : runtime::RoomCheck::required;
-  if (const auto done = runtime::limit_hbm(**registry, NodeId{arguments.node}, arguments.hbm_bytes, check); !done)
-    return refuse("limit", done.error());
-  fmt::print("node {} lends {} of HBM at most; programs move away what is beyond that\n", arguments.node,
-             format_bytes(arguments.hbm_bytes));
+  const auto shrinks =
+      runtime::limit_hbm(**registry, NodeId{arguments.node}, arguments.hbm_bytes, check, await_figures());
+  if (!shrinks) return refuse("limit", shrinks.error());
+  fmt::print("node {} lends {} of HBM at most{}\n", arguments.node, format_bytes(arguments.hbm_bytes),
+             *shrinks ? "; programs move away what is beyond that" : "");
   std::fflush(stdout);
   if (!arguments.wait) return bench::kExitOk;
   return wait_for(
@@ -242,8 +269,21 @@ std::uint64_t parse_rate(std::string text) {
   return *bytes;
 }
 
+std::uint64_t parse_node(const std::string& text) {
+  std::uint64_t number = 0;
+  if (cluster::parse_decimal(text, number) && number != 0) return number;
+  throw CLI::ValidationError(
+      "ID", fmt::format("'{}' is no node's number, such as 1: `vmem node list` shows the numbers, and `vmem cluster "
+                        "status` shows those of its daemons",
+                        printable(text, kMostBytes)));
+}
+
 void add_id(CLI::App& app, Arguments& arguments) {
-  app.add_option("ID", arguments.node, "The node's number, as `vmem node list` says it")->required()->type_name("");
+  app.add_option_function<std::string>(
+         "ID", [&arguments](const std::string& text) { arguments.node = parse_node(text); },
+         "The node's number, as `vmem node list` says it")
+      ->required()
+      ->type_name("");
 }
 
 void add_drain(CLI::App& app, Arguments& arguments) {
@@ -254,8 +294,9 @@ void add_drain(CLI::App& app, Arguments& arguments) {
       ->type_name("SIZE");
   app.add_flag("--wait", arguments.wait, "Says how much the node still holds, until that is nothing");
   app.add_flag("--exit", arguments.order.exit, "The daemon ends by itself once it holds nothing");
-  app.add_flag("--force", arguments.force,
-               "Also if the other nodes have no room for what it holds: the rest stays until there is some");
+  app.add_flag("--force", arguments.order.force,
+               "Also if the other nodes have no room for what it holds: the rest stays until there is some, but for "
+               "copies of published regions of which another daemon has one");
   arguments.registry.add_to(app);
 }
 

@@ -230,6 +230,20 @@ TEST_F(PublishedApi, CopiesComeFromADaemonThatDrainsAsLongAsNobodyElseHasThem) {
   for (std::uint64_t page = 0; page < 4; ++page) ASSERT_OK(read_page(page, 5));
 }
 
+TEST_F(PublishedApi, CopiesThatNoOtherDaemonCanTakeKeepADrainWaitingUnlessItIsForced) {
+  const auto first = join({"--copies", "64MiB"}), second = join({"--copies", "64MiB"});
+  Peer publisher(cluster());
+  ASSERT_THAT(publisher("publish table 4 5 2"), StartsWith("ok"));
+  EXPECT_THAT(output("node drain 1 2>&1 --cluster " + cluster()),
+              ::testing::AllOf(HasSubstr("'table' is to have 2 copies"), HasSubstr("1 other daemon could have one")));
+  EXPECT_THAT(output("node drain 1 --force --wait 2>&1 --cluster " + cluster()), HasSubstr("node 1 is drained"));
+  publisher.process().end_input();
+  publisher.process().wait();
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  ASSERT_OK(open("table"));
+  for (std::uint64_t page = 0; page < 4; ++page) ASSERT_OK(read_page(page, 5));
+}
+
 TEST_F(PublishedApi, AStreamThatCannotBeUsedLeavesItOpen) {
   ASSERT_OK(start({{"cluster", cluster()}}));
   void* own = nullptr;

@@ -1,5 +1,6 @@
 // The program from outside: exit codes, and messages that name the request, the available resources
 // and the remedy.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -211,7 +212,9 @@ TEST(Program, ADaemonTakesItsTrustFromTheEnvironmentAsProgramsDo) {
 
 TEST(Program, ADrainsOptionsAreRefusedWithWhatIsAccepted) {
   expect_refused("node drain", {"vmem node drain: ID is missing"});
-  expect_refused("node drain one --cluster etcd://127.0.0.1:1/lab", {"ID", "one"});
+  expect_refused("node drain one --cluster etcd://127.0.0.1:1/lab", {"'one' is no node's number", "vmem node list"});
+  for (const char* id : {"-1", "0", "18446744073709551616"})
+    expect_refused(fmt::format("node drain {} --cluster etcd://127.0.0.1:1/lab", id), {"no node's number"});
   expect_refused("node drain 1", {"vmem node drain: no cluster is named", "--cluster"});
   expect_refused("node drain 1 --rate 4gigs --cluster etcd://127.0.0.1:1/lab", {"--rate", "4gigs"});
   expect_refused("node drain 1 --rate 0/s --cluster etcd://127.0.0.1:1/lab", {"--rate", "0 moves nothing"});

@@ -6,7 +6,8 @@
 // goes with the node. So does "holds/ID", where the node says what it holds for others.
 //
 // "drain/ID/hbm" asks it to lend less HBM than its record says: an HbmLimit. It is read with the
-// orders above it.
+// orders above it. "drain/orders" is changed with each order, whichever node it is to. So who gives
+// one can require that no other came since it looked at the cluster.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,7 @@
 namespace vmem::cluster {
 
 inline constexpr std::string_view kNodesPrefix = "nodes/", kDrainPrefix = "drain/", kHoldsPrefix = "holds/";
+inline constexpr std::string_view kOrdersKey = "drain/orders";
 
 // The label that says which GPU's HBM a node lends, and how pages get there.
 inline constexpr std::string_view kHbmLabel = "hbm";

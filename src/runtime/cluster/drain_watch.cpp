@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
 #include <utility>
 
 #include "base/sizes.hpp"
@@ -18,9 +19,29 @@ std::string mapped_words(const cluster::Holdings& holds) {
       format_bytes(holds.hbm_mapped), holds.hbm_mapper);
 }
 
+// Homes make the copies elsewhere.
+std::string copies_words(const std::vector<ClusterNode>& nodes, const std::vector<ListedRegion>& regions,
+                         const ClusterNode& node, std::uint64_t room) {
+  const bool forced = node.drain && node.drain->force;
+  const std::string_view remedy = forced ? "start another daemon with --copies"
+                                         : "start another daemon with --copies, or drain the node anew with --force "
+                                           "to have fewer copies";
+  if (const auto lacks = copies_without_room(nodes, regions, node, forced))
+    return fmt::format("{}: {}", lacks->words(), remedy);
+  if (node.holds->copies > room)
+    return fmt::format("the other nodes have room for {} of copies: {}", format_bytes(room), remedy);
+  for (const ListedRegion& region : regions)
+    if (region.record.place_of(node.id) && !region.home_is_member)
+      return fmt::format("the home of the published region '{}' is gone; another node takes over within seconds",
+                         region.record.name);
+  return "the daemons with room have copies of the same pages, or a home of the published regions that it has copies "
+         "of does not answer: start another daemon with --copies, or see `vmem region list`";
+}
+
 }  // namespace
 
-std::string standstill(const std::vector<ClusterNode>& nodes, const ClusterNode& node) {
+std::string standstill(const std::vector<ClusterNode>& nodes, const std::vector<ListedRegion>& regions,
+                       const ClusterNode& node) {
   if (!node.holds || !node.holds->drains)
     return "its daemon has not said that it knows of the order: it does not run, or does not reach the registry";
   const auto [pages, copies] = room_elsewhere(nodes, node.id);
@@ -30,17 +51,12 @@ std::string standstill(const std::vector<ClusterNode>& nodes, const ClusterNode&
     return "the other nodes have room; a program with pages there does not run, uses these pages without an end, "
            "names the daemon by --remote, or its own leases are full elsewhere";
   if (node.holds->hbm_mapped != 0) return mapped_words(*node.holds);
-  if (node.holds->copies > copies)
-    return fmt::format("the other nodes have room for {} of copies: start another daemon with --copies",
-                       format_bytes(copies));
-  if (node.holds->copies != 0)
-    return "the home of a published region that it has copies of does not answer; another node takes over when the "
-           "home's lease ends";
+  if (node.holds->copies != 0) return copies_words(nodes, regions, node, copies);
   return "a program that has no page there keeps its lease: it does not run, or names the daemon by --remote";
 }
 
 std::string limit_standstill(const ClusterNode& node) {
-  if (!node.holds) return standstill({}, node);
+  if (!node.holds) return standstill({}, {}, node);
   const cluster::HbmParts parts = cluster::hbm_parts(node.record.lends.hbm, node.record.mapped.bytes, node.hbm_limit);
   if (node.holds->hbm_mapped > parts.mapped) return mapped_words(*node.holds);
   if (node.holds->stored_hbm() <= parts.stored)

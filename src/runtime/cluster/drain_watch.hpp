@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "runtime/cluster/node_list.hpp"
+#include "runtime/cluster/region_list.hpp"
 
 namespace vmem::runtime {
 
 // Why a draining node may still hold pages and copies. The registry does not say whose they are, so
 // where other nodes have room, this lists the causes that are left.
-std::string standstill(const std::vector<ClusterNode>& nodes, const ClusterNode& node);
+std::string standstill(const std::vector<ClusterNode>& nodes, const std::vector<ListedRegion>& regions,
+                       const ClusterNode& node);
 
 // Why the node's HBM may still hold more pages than its limit.
 std::string limit_standstill(const ClusterNode& node);

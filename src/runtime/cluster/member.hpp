@@ -77,6 +77,7 @@ struct ClusterNode {
   // It is asked to lend less HBM than its record says; only in list_nodes.
   std::optional<cluster::HbmLimit> hbm_limit = std::nullopt;
   std::optional<cluster::Holdings> holds = std::nullopt;  // as it said last; only in list_nodes
+  cluster::Revision holds_at{};                           // when it said so
 };
 
 // The cluster as of a revision of its registry.

@@ -49,8 +49,10 @@ Result<std::vector<ClusterNode>> list_nodes(RegistryClient& registry) {
   }
   for (const cluster::Record& record : holds_records) {
     ClusterNode* const node = node_of(found, record, cluster::kHoldsPrefix);
-    if (const auto holds = cluster::parse_holdings(record.key, record.value); node != nullptr && holds)
-      node->holds = *holds;
+    const auto holds = cluster::parse_holdings(record.key, record.value);
+    if (node == nullptr || !holds) continue;
+    node->holds = *holds;
+    node->holds_at = record.modified;
   }
   std::vector<ClusterNode> listed;
   for (auto& [id, node] : found) listed.push_back(std::move(node));

@@ -7,15 +7,13 @@
 
 #include "base/log.hpp"
 #include "runtime/cluster/node_list.hpp"
-#include "runtime/cluster/registry_client.hpp"
 
 namespace vmem::runtime {
 
-Result<std::vector<ListedRegion>> list_regions(const RegistryAccess& access, std::uint64_t most_us) {
+Result<std::vector<ListedRegion>> list_regions(RegistryClient& registry) {
   using namespace cluster::directory;  // NOLINT(google-build-using-namespace): its records
-  VMEM_ASSIGN(const auto registry, RegistryClient::open(access, most_us));
-  VMEM_ASSIGN(const auto regions, registry->read(std::string(kRegionsPrefix)));
-  VMEM_ASSIGN(const auto nodes, registry->read(std::string(cluster::kNodesPrefix)));
+  VMEM_ASSIGN(const auto regions, registry.read(std::string(kRegionsPrefix)));
+  VMEM_ASSIGN(const auto nodes, registry.read(std::string(cluster::kNodesPrefix)));
   const std::set<NodeId> members = members_of(nodes);
   std::vector<ListedRegion> listed;
   for (const cluster::Record& each : regions) {
@@ -36,6 +34,11 @@ Result<std::vector<ListedRegion>> list_regions(const RegistryAccess& access, std
     return std::tie(region.record.name, region.record.version, region.record.serial);
   });
   return listed;
+}
+
+Result<std::vector<ListedRegion>> list_regions(const RegistryAccess& access, std::uint64_t most_us) {
+  VMEM_ASSIGN(const auto registry, RegistryClient::open(access, most_us));
+  return list_regions(*registry);
 }
 
 }  // namespace vmem::runtime

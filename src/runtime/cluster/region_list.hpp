@@ -6,6 +6,7 @@
 
 #include "cluster/directory/region_record.hpp"
 #include "runtime/cluster/member.hpp"
+#include "runtime/cluster/registry_client.hpp"
 
 namespace vmem::runtime {
 
@@ -15,8 +16,9 @@ struct ListedRegion {
   bool home_is_member = false;
 };
 
-// By name, then by version. Waits for the registry for at most most_us. Errors: those of
-// open_registry; TIMEOUT and others, with what the registry's servers said.
+// By name, then by version. Errors: TIMEOUT and others, with what the registry's servers said.
+Result<std::vector<ListedRegion>> list_regions(RegistryClient& registry);
+// The same over a connection of its own, for at most most_us. Errors, too: those of open_registry.
 Result<std::vector<ListedRegion>> list_regions(const RegistryAccess& access, std::uint64_t most_us);
 
 }  // namespace vmem::runtime
