@@ -100,9 +100,7 @@ Status remove(const Arguments& arguments) {
   VMEM_TRY(cluster::directory::check_name(arguments.name));
   VMEM_ASSIGN(const auto access, arguments.registry.access());
   VMEM_ASSIGN(const auto regions, runtime::list_regions(access, kMostUs));
-  const auto named = [&](const ListedRegion& region) {
-    return region.record.name == arguments.name && !region.record.removed;
-  };
+  const auto named = [&](const ListedRegion& region) { return region.record.name == arguments.name; };
   if (std::ranges::none_of(regions, named))
     return fail(VMEM_ERROR_INVALID_VALUE,
                 fmt::format("no region is published as '{}'; `vmem region list` shows the names", arguments.name));

@@ -244,6 +244,20 @@ TEST_F(PublishedApi, CopiesThatNoOtherDaemonCanTakeKeepADrainWaitingUnlessItIsFo
   for (std::uint64_t page = 0; page < 4; ++page) ASSERT_OK(read_page(page, 5));
 }
 
+TEST_F(PublishedApi, ARegionIsRemovedWhereNobodyIsLeftToDoSo) {
+  auto publisher = std::make_unique<Peer>(cluster());
+  ASSERT_THAT((*publisher)("publish table 4 5 0"), StartsWith("ok"));
+  ASSERT_THAT((*publisher)("publish other 4 5 0"), StartsWith("ok"));
+  publisher.reset();
+  forget_node(1);
+  EXPECT_EQ(output("region rm table 2>&1 --cluster " + cluster()),
+            "'table' is removed; who has it open keeps the pages that are there\n")
+      << "without a word about others";
+  const auto left = regions();
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].at("name"), "other");
+}
+
 TEST_F(PublishedApi, AStreamThatCannotBeUsedLeavesItOpen) {
   ASSERT_OK(start({{"cluster", cluster()}}));
   void* own = nullptr;

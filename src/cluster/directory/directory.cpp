@@ -43,7 +43,8 @@ Directory::Directory(Registry& registry, const Clock& clock, Setup setup)
                .fenced = setup_.fenced,
                .unix_s = setup_.unix_s},
       poll_(calls_, setup_.config, index_),
-      takeover_(calls_, context_),
+      takeover_(calls_, context_,
+                [this](const RegionRecord& region) { return setup_.takes_over || requests_.removes(region); }),
       publishing_(calls_, context_, poll_),
       requests_(context_, setup_.no_path) {}
 
@@ -136,6 +137,7 @@ Ticket Directory::remove(const std::string& name, std::uint64_t wait_us) {
   const Ticket ticket = next(last_ticket_);
   const std::uint64_t now_us = clock_.now_us();
   requests_.ask(RegionRequest::Kind::remove, ticket, name, now_us, later(now_us, wait_us), out_);
+  takeover_.look();
   poll_.poke();
   return ticket;
 }
@@ -313,9 +315,10 @@ bool Directory::step_records(std::uint64_t now_us) {
   for (const Serial serial : changes.changed)
     if (const StoredRegion* const region = index_.find(serial)) changed(*region);
   for (const RegionRecord& region : changes.erased) erased(region);
-  if (!changes.changed.empty() || !changes.erased.empty()) takeover_.look();
-  if (moved) adopt();
-  return moved;
+  if (!moved) return false;
+  takeover_.look();  // also after a reading of names, by which removals find their regions
+  adopt();
+  return true;
 }
 
 bool Directory::step_takeover(std::uint64_t now_us) {

@@ -34,6 +34,8 @@ class Directory {
     std::function<bool()> fenced;           // this node's membership, asked at each act
     std::function<std::uint64_t()> unix_s;  // for expiries, which all nodes compare
     PathTrouble no_path;                    // none: nothing is known of connections
+    // False: of regions without a home it takes over only those that it is to remove.
+    bool takes_over = true;
   };
   struct Publication {
     Serial serial{};  // from Enrollment::take_serial

@@ -116,8 +116,10 @@ void HomeDirectory::remove() {
 
 bool HomeDirectory::hand_over() {
   if (handing_over_) return false;
-  handing_over_ = true;
   const NodeId next = successor(context_, table_);
+  // Nobody would erase its record later.
+  if (next == NodeId{} && (removing_ || desk_.record().removed)) return false;
+  handing_over_ = true;
   if (next == NodeId{}) {
     over_ = true;
     return true;

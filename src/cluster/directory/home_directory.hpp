@@ -38,7 +38,8 @@ class HomeDirectory {
 
   void handle(const Sender& from, const Message& message, std::uint64_t now_us, Outbox& out);
   void remove();
-  // This node leaves: another one is to be home. Ends in over(). False: it was said before.
+  // This node leaves: another one is to be home. Ends in over(). False: it was said before, or the
+  // region is being removed, and nobody else could do that.
   bool hand_over();
   // It is over, or void: what waits here ends.
   void end(Outbox& out);

@@ -66,6 +66,13 @@ const StoredRegion* RequestDesk::find(const RegionRequest& request) const {
   return name == nullptr ? nullptr : context_.index.find(name->record.serial);
 }
 
+bool RequestDesk::removes(const RegionRecord& region) const {
+  return std::ranges::any_of(requests_, [&](const RegionRequest& request) {
+    const StoredRegion* const asked = request.kind == RegionRequest::Kind::remove ? find(request) : nullptr;
+    return asked != nullptr && asked->record.serial == region.serial;
+  });
+}
+
 // A home that refuses connections hears nothing of the request, however often it is said.
 std::optional<Error> RequestDesk::refused(const RegionRequest& request, const StoredRegion* region) const {
   if (region == nullptr || !no_path_) return std::nullopt;

@@ -32,6 +32,8 @@ class RequestDesk {
   // Ends at once where no region can have the name, or this node is no member.
   void ask(RegionRequest::Kind kind, Ticket ticket, std::string name, std::uint64_t now_us, std::uint64_t deadline_us,
            Outbox& out);
+  // Whether somebody waits for its removal.
+  bool removes(const RegionRecord& region) const;
   // The home has answered a removal.
   void removed(Serial serial, Outbox& out);
   void refused(Serial serial, Outbox& out);

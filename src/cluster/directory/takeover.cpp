@@ -34,7 +34,8 @@ void Takeover::look(std::uint64_t now_us) {
     return region == nullptr || !is_orphan(*region);
   });
   for (const auto& [serial, region] : context_.index.regions())
-    if (is_orphan(region) && !due_us_.contains(serial)) due_us_[serial] = now_us + wait_us(region.record);
+    if (is_orphan(region) && wants_(region.record) && !due_us_.contains(serial))
+      due_us_[serial] = now_us + wait_us(region.record);
 }
 
 void Takeover::handle(const Reply& reply) {

@@ -4,8 +4,10 @@
 // old home's membership is over and that this node's is not.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "cluster/directory/home_context.hpp"
 #include "cluster/enrollment/registry_calls.hpp"
@@ -14,7 +16,9 @@ namespace vmem::cluster::directory {
 
 class Takeover {
  public:
-  Takeover(RegistryCalls& calls, const HomeContext& context) : calls_(calls), context_(context) {}
+  // `wants`: the regions to be taken over.
+  Takeover(RegistryCalls& calls, const HomeContext& context, std::function<bool(const RegionRecord&)> wants)
+      : calls_(calls), context_(context), wants_(std::move(wants)) {}
 
   // The regions or the nodes have changed.
   void look() { look_ = true; }
@@ -35,6 +39,7 @@ class Takeover {
 
   RegistryCalls& calls_;
   const HomeContext& context_;
+  const std::function<bool(const RegionRecord&)> wants_;
   bool look_ = false, unsure_ = false;
   std::map<Serial, std::uint64_t> due_us_;
   RegistryCall call_;

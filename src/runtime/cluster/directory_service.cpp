@@ -109,7 +109,8 @@ Status DirectoryService::open_directory() {
                                                    .tenant = tenant_of(config_.tenant),
                                                    .fenced = [this] { return config_.fence->is_up(self_); },
                                                    .unix_s = config_.unix_s,
-                                                   .no_path = [this](NodeId node) { return paths_.trouble(node); }});
+                                                   .no_path = [this](NodeId node) { return paths_.trouble(node); },
+                                                   .takes_over = config_.takes_over});
   parcels_.receive(rdma::Parcels::Topic::directory,
                    [this](const rdma::Peer& from, rdma::ConstBytes bytes) { receive(from, bytes); });
   node_.add(*this);

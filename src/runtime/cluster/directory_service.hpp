@@ -51,6 +51,7 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder,
     std::function<void(std::uint32_t first, std::uint32_t count)> range_freed;
     cluster::Random random = system_random();
     std::function<std::uint64_t()> unix_s = system_unix_s;  // for expiries
+    bool takes_over = true;                                 // see Directory::Setup
   };
   // Adds itself to the node. All outlive this. Errors: those of open_registry.
   static Result<std::unique_ptr<DirectoryService>> create(rdma::Node& node, rdma::Parcels& parcels, Config config);

@@ -10,7 +10,8 @@
 namespace vmem::runtime {
 namespace {
 
-constexpr std::uint64_t kLeaveUs = 2'000'000;
+// Who is alone erases what it has removed, which takes some readings of the registry.
+constexpr std::uint64_t kLeaveUs = 5'000'000;
 constexpr std::uint32_t kLeaseS = 15;  // if it is killed
 
 // Those of the members: a visitor has no address space of its own that could differ.
@@ -47,6 +48,7 @@ Status Visitor::start(const Config& config, std::uint64_t most_us) {
   DirectoryService::Config directory{.registry = opener_of(config.registry)};
   VMEM_ASSIGN(directory.tenant, tenant_of(own));
   directory.fence = &fence_;
+  directory.takes_over = false;  // for a moment it would be home of regions that concern it not
   VMEM_ASSIGN(directory_, DirectoryService::create(*node_, *parcels_, std::move(directory)));
   node_->start();
   Member::Config member{.registry = config.registry,

@@ -24,6 +24,7 @@ class Visitor {
   ~Visitor();
 
   // Nobody can open the region from then on. Waits for its home for at most wait_us, and a little.
+  // If the home is gone, this node takes its place.
   // Errors: TIMEOUT; INVALID_OPTION: it is another tenant's, or its home refuses the credentials;
   // INVALID_VALUE: no region can have the name.
   Status remove(const std::string& name, std::uint64_t wait_us) { return directory_->remove(name, wait_us); }
