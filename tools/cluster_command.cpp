@@ -128,12 +128,10 @@ int status(const Arguments& arguments) {
   const auto state = read_state(**folder);
   if (!state) return refuse("status", state.error());
   if (!*state) return say_none("status", arguments, kExitNotWhole);
-  if (arguments.address) {
-    fmt::print("{}\n", (*state)->address);
-    return bench::kExitOk;
-  }
   const Survey found = survey(**state);
-  if (arguments.json)
+  if (arguments.address)
+    fmt::print("{}\n", (*state)->address);
+  else if (arguments.json)
     fmt::print("{}\n", json_of(found).dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   else
     fmt::print("{}", text_of(found));
@@ -192,7 +190,7 @@ CLI::App* add_status(CLI::App& app, Arguments& arguments) {
   add_folder(*command, arguments);
   auto* const json = command->add_flag("--json", arguments.json, "As JSON");
   command->add_flag("--address", arguments.address, "Only its address, as VMEM_CLUSTER takes it")->excludes(json);
-  command->footer("Exit code 1: no cluster is up, or not all of it.");
+  command->footer("Exit code 1: no cluster is up, or not all of it; also with --address.");
   return command;
 }
 

@@ -5,8 +5,10 @@
 
 #include <array>
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 
+#include "rdma/process.hpp"
 #include "tools/cluster/ending.hpp"
 #include "tools/cluster/state.hpp"
 #include "tools/cluster_folder.hpp"
@@ -116,6 +118,16 @@ TEST_F(ClusterCommand, AClusterIsStartedUsedSurveyedAndEnded) {
   EXPECT_EQ(json.at("lent_bytes"), 128 << 20);
   EXPECT_EQ(json.at("processes").at(2).at("lives"), false);
   EXPECT_EQ(json.at("processes").at(3).at("lives"), true);
+  const Outcome where = cluster("status --address");
+  EXPECT_EQ(where.code, 1) << "not all of it is up";
+  EXPECT_EQ(where.text, trial + "\n");
+
+  auto another = std::make_unique<rdma::Process>(std::vector<std::string>{
+      beside("vmem"), "daemon", "--lend", "16MiB", "--listen", "127.0.0.1:0", "--cluster", trial});
+  while (!shell(beside("vmem") + " node list --cluster " + trial).text.contains("lends 16 MiB")) ::usleep(20'000);
+  EXPECT_THAT(cluster("status").text, HasSubstr("2 of 3 nodes alive and lending 128 MiB; and 1 daemon that it did not "
+                                                "start, lending 16 MiB\n"));
+  another.reset();
 
   EXPECT_EQ(said("down"), "vmem cluster: 3 processes have ended\n");
   EXPECT_FALSE(exists(path()));

@@ -102,12 +102,25 @@ Survey survey(const State& state) {
   return survey;
 }
 
+// Such as "; and 1 daemon that it did not start, lending 64 MiB".
+std::string other_lenders(const Survey& survey) {
+  std::uint64_t bytes = 0, lenders = 0;
+  for (const ClusterNode& each : survey.others) {
+    bytes += each.record.lends.pages();
+    lenders += each.record.kind == "daemon" ? 1 : 0;
+  }
+  if (lenders == 0) return "";
+  return fmt::format("; and {} that it did not start, lending {}", counted(lenders, "daemon", "daemons"),
+                     format_bytes(bytes));
+}
+
 std::string text_of(const Survey& survey) {
   const auto living = std::ranges::count_if(
       survey.entries, [](const Survey::Entry& entry) { return entry.lives && entry.process.name != kEtcdName; });
-  std::string text = fmt::format("{}: {} of {} alive and lending {}{}\n", survey.state.address, living,
-                                 counted(survey.state.nodes, "node", "nodes"), format_bytes(survey.lent_bytes()),
-                                 survey.state.started ? "" : "; it is being started, or its start was cut off");
+  std::string text =
+      fmt::format("{}: {} of {} alive and lending {}{}{}\n", survey.state.address, living,
+                  counted(survey.state.nodes, "node", "nodes"), format_bytes(survey.lent_bytes()),
+                  other_lenders(survey), survey.state.started ? "" : "; it is being started, or its start was cut off");
   for (const Survey::Entry& each : survey.entries) text += line_of(survey, each);
   for (const ClusterNode& each : survey.others)
     text += fmt::format("  {} {}: process {}{}\n", printable(each.record.kind, kMostBytes),
