@@ -10,6 +10,12 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <set>
+#include <string_view>
+
+#include "base/option_parse.hpp"
 
 namespace vmem::rdma {
 namespace {
@@ -28,6 +34,77 @@ std::string user_directory() {
   if (::lstat(runtime.c_str(), &folder) == 0 && S_ISDIR(folder.st_mode) && folder.st_uid == ::geteuid())
     return runtime + "/vmem";
   return fmt::format("/tmp/vmem-{}", ::geteuid());
+}
+
+std::string lock_path(const std::string& path) { return path + ".lock"; }
+
+void unlink_name(const std::string& path) {
+  (void)::unlink(path.c_str());
+  (void)::unlink(lock_path(path).c_str());
+}
+
+// The names of this process's listeners, for one that ends without destroying them: it returned
+// from main without vmem_shutdown. Never destroyed, as other destructors may end listeners.
+struct HeldNames {
+  std::mutex mutex;
+  pid_t process = 0;
+  std::set<std::string> paths;  // protected by mutex, as `process`
+};
+
+HeldNames& held_names() {
+  static auto* const held = new HeldNames;
+  return *held;
+}
+
+void hold_name(const std::string& path) {
+  HeldNames& held = held_names();
+  const std::lock_guard lock(held.mutex);
+  // A forked child has its parent's names, which are not its own.
+  if (held.process != ::getpid()) held.paths.clear();
+  held.process = ::getpid();
+  held.paths.insert(path);
+}
+
+void free_name(const std::string& path) {
+  HeldNames& held = held_names();
+  const std::lock_guard lock(held.mutex);
+  held.paths.erase(path);
+  unlink_name(path);
+}
+
+// With a priority, so that it runs after the destructors without one, which leave other nodes.
+__attribute__((destructor(101))) void free_names_at_exit() {
+  HeldNames& held = held_names();
+  // Who holds it now does not go on.
+  const std::unique_lock lock(held.mutex, std::try_to_lock);
+  if (!lock || held.process != ::getpid()) return;
+  for (const std::string& path : held.paths) unlink_name(path);
+}
+
+// Takes the lock of a name, whose holder may remove the socket file of a process that died. Empty,
+// with errno: it is another's, EWOULDBLOCK, or cannot be opened. `create`: O_CREAT, or 0.
+FileDescriptor lock_name(const std::string& path, int create) {
+  FileDescriptor lock(::open(lock_path(path).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | create, 0600));
+  if (!lock || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return {};
+  // The last owner may have unlinked the lock file after the open: then the lock protects no name.
+  struct stat opened{}, named{};
+  if (::fstat(lock.get(), &opened) == 0 && ::stat(lock_path(path).c_str(), &named) == 0 &&
+      opened.st_ino == named.st_ino)
+    return lock;
+  errno = EWOULDBLOCK;
+  return {};
+}
+
+// Whether port 0 may have picked the name.
+bool is_picked(std::string_view path) {
+  const auto port = parse_count(path.substr(path.rfind(':') + 1), 65535);
+  return port && *port >= kFirstPort && *port < kFirstPort + kPorts;
+}
+
+// The folder, locked: exclusively while somebody clears names there.
+FileDescriptor lock_folder(const std::string& path, int how) {
+  FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return folder && ::flock(folder.get(), how) == 0 ? std::move(folder) : FileDescriptor();
 }
 
 }  // namespace
@@ -61,22 +138,30 @@ Result<sockaddr_un> socket_path(const SocketAddress& address) {
   return socket;
 }
 
+void clear_left_names() {
+  const auto path = socket_directory();
+  const FileDescriptor folder = path ? lock_folder(*path, LOCK_EX | LOCK_NB) : FileDescriptor();
+  if (!folder) return;
+  std::error_code code;
+  for (const auto& each : std::filesystem::directory_iterator(*path, code)) {
+    std::string name = each.path().string();
+    if (!name.ends_with(".lock")) continue;
+    name.resize(name.size() - std::string_view(".lock").size());
+    if (!is_picked(name)) continue;
+    if (const FileDescriptor lock = lock_name(name, 0)) unlink_name(name);
+  }
+}
+
 Result<LocalListener> LocalListener::try_listen(const SocketAddress& address) {
   VMEM_ASSIGN(const sockaddr_un name, socket_path(address));
   LocalListener listener;
   const std::string path = name.sun_path;
-  // The holder of the lock may remove the socket file of a process that died.
-  listener.lock_ =
-      OwnDescriptor(FileDescriptor(::open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)));
-  if (!listener.lock_ || ::flock(listener.lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+  listener.lock_ = OwnDescriptor(lock_name(path, O_CREAT));
+  if (!listener.lock_) {
     const int code = errno == EWOULDBLOCK ? EADDRINUSE : errno;
     return refuse(fmt::format("cannot listen on {}: {}", address.text(), std::strerror(code)), code);
   }
-  // The last owner may have unlinked the lock file after the open: then the lock protects no name.
-  struct stat opened{}, named{};
-  if (::fstat(listener.lock_.get(), &opened) != 0 || ::stat((path + ".lock").c_str(), &named) != 0 ||
-      opened.st_ino != named.st_ino)
-    return refuse(fmt::format("cannot listen on {}: another process ends there just now", address.text()), EADDRINUSE);
+  hold_name(path);
   listener.path_ = path;  // from here the destructor unlinks it, also on failure
   (void)::unlink(path.c_str());
   listener.socket_ = OwnDescriptor(FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)));
@@ -90,7 +175,15 @@ Result<LocalListener> LocalListener::try_listen(const SocketAddress& address) {
 
 Result<LocalListener> LocalListener::create(const Crypto& crypto, const SocketAddress& address) {
   const std::string text = address.text();
-  if (!text.ends_with(":0")) return try_listen(address);
+  if (!text.ends_with(":0")) {
+    auto listener = try_listen(address);
+    if (listener || listener.error().native != EADDRINUSE) return listener;
+    // Another process may look just now whether the name was left behind: not while this waits.
+    VMEM_ASSIGN(const std::string path, socket_directory());
+    const FileDescriptor folder = lock_folder(path, LOCK_SH);
+    return try_listen(address);
+  }
+  clear_left_names();
   const std::string host = text.substr(0, text.size() - 1);
   for (int i = 0;; ++i) {
     VMEM_ASSIGN(const SocketAddress chosen,
@@ -102,8 +195,7 @@ Result<LocalListener> LocalListener::create(const Crypto& crypto, const SocketAd
 
 LocalListener::~LocalListener() {
   if (!lock_ || path_.empty()) return;  // moved from, or another process holds the lock
-  (void)::unlink(path_.c_str());
-  (void)::unlink((path_ + ".lock").c_str());
+  free_name(path_);
 }
 
 FileDescriptor peer_process(int socket) {

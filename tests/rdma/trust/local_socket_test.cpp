@@ -4,12 +4,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -148,6 +150,85 @@ TEST_F(SocketDirectory, AListenerThatCannotBindLeavesNoLockAndRemovesNobodysFile
                        ::access((name + ".lock").c_str(), F_OK) == 0 ? "stays" : "is gone");
   });
   EXPECT_EQ(said, "Address already in use; the user's file stays, the lock is gone");
+}
+
+// ---- names that are left behind ----
+
+std::size_t files() {
+  std::error_code code;
+  const std::filesystem::directory_iterator all(kTheirs, code);
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST_F(SocketDirectory, AProcessThatReturnsFromMainLeavesNoName) {
+  const auto crypto = *Crypto::load();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setgid(kSomebody) != 0 || ::setuid(kSomebody) != 0) ::_exit(1);
+    auto* const listener =
+        new Result<LocalListener>(LocalListener::create(*crypto, *SocketAddress::parse("127.0.0.1:40001")));
+    std::exit(*listener && files() == 2 ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(files(), 0u);
+}
+
+TEST_F(SocketDirectory, NamesOfKilledProcessesAreClearedAndOthersAreNot) {
+  const auto crypto = *Crypto::load();
+  const auto listen = [&](const char* address) {
+    return LocalListener::create(*crypto, *SocketAddress::parse(address));
+  };
+  as_somebody([&] {
+    for (const char* address : {"127.0.0.1:40001", "127.0.0.1:40002", "127.0.0.1:7000"})
+      (void)new Result<LocalListener>(listen(address));
+    return std::string();  // and _exit, as if killed
+  });
+  EXPECT_EQ(files(), 6u);
+  const std::string said = as_somebody([&] {
+    const auto again = listen("127.0.0.1:40002");
+    clear_left_names();
+    return fmt::format("{}: {}", again.has_value(), files());
+  });
+  EXPECT_EQ(said, "true: 4") << "its own, and that with a port of its owner's choice";
+  EXPECT_EQ(files(), 2u);
+}
+
+// Whether somebody waits for the lock of a file.
+bool is_waited_for(const FileDescriptor& file) {
+  struct stat found{};
+  EXPECT_EQ(::fstat(file.get(), &found), 0);
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);)
+    if (line.contains("->") && line.contains(fmt::format(":{} ", found.st_ino))) return true;
+  return false;
+}
+
+// This thread has the folder and the name as clear_left_names() has them while it looks.
+TEST_F(SocketDirectory, AListenerWaitsForWhoClearsNamesAtItsFixedAddress) {
+  const auto crypto = *Crypto::load();
+  const std::string said = as_somebody([&] {
+    const SocketAddress address = *SocketAddress::parse("127.0.0.1:40001");
+    const std::string name = socket_path(address)->sun_path;
+    FileDescriptor folder(::open(kTheirs.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    FileDescriptor lock(::open((name + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (::flock(folder.get(), LOCK_EX) != 0 || ::flock(lock.get(), LOCK_EX) != 0) return std::string("not locked");
+    std::atomic<bool> over = false;
+    std::string outcome;
+    std::jthread listens([&] {
+      const auto listener = LocalListener::create(*crypto, address);
+      outcome = listener ? "listens" : listener.error().message;
+      over = true;
+    });
+    while (!over && !is_waited_for(folder)) std::this_thread::yield();
+    std::filesystem::remove(name + ".lock");
+    lock.reset();
+    folder.reset();
+    listens.join();
+    return outcome;
+  });
+  EXPECT_EQ(said, "listens");
 }
 
 // Reaches the socket by another name outside the directory, as if the directory kept nobody out.
