@@ -21,13 +21,19 @@ void HoldingsDesk::end() {
   sent_us_ = 0;
 }
 
+void HoldingsDesk::failed(const Error& error) {
+  sent_.reset();
+  if (is_away(error)) return;
+  if (const auto outage = failures_.failed())
+    VMEM_LOG_WARN("the registry was not told what this node holds, {} times in {} s: {}", outage->failures,
+                  outage->seconds, error.message);
+}
+
 bool HoldingsDesk::step(std::uint64_t now_us) {
   if (const std::optional<Reply> reply = call_.take()) {
     const auto* const error = std::get_if<Error>(&reply->what);
-    if (error == nullptr) return true;
-    sent_.reset();
-    if (const auto failure = failures_.next(); failure.logged)
-      VMEM_LOG_WARN("the registry was not told what this node holds, {} times: {}", failure.count, error->message);
+    if (error == nullptr) (void)failures_.ended();
+    if (error != nullptr) failed(*error);
     return true;
   }
   if (now_us < due_us()) return false;

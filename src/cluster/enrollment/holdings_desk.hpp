@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "base/log_limit.hpp"
+#include "base/outage_log.hpp"
 #include "cluster/enrollment/admission.hpp"
 
 namespace vmem::cluster {
@@ -14,7 +14,7 @@ namespace vmem::cluster {
 class HoldingsDesk {
  public:
   HoldingsDesk(RegistryCalls& calls, const LeaseKeeper& lease, const EnrollmentConfig& config)
-      : calls_(calls), lease_(lease), config_(config) {}
+      : calls_(calls), lease_(lease), config_(config), failures_(calls.clock()) {}
 
   void begin(NodeId self);
   void end();  // the membership is over; what was told last counts for the next one
@@ -24,6 +24,8 @@ class HoldingsDesk {
   std::uint64_t due_us() const;
 
  private:
+  void failed(const Error& error);
+
   RegistryCalls& calls_;
   const LeaseKeeper& lease_;
   const EnrollmentConfig& config_;
@@ -31,7 +33,7 @@ class HoldingsDesk {
   std::optional<Holdings> wanted_, sent_;
   RegistryCall call_;
   std::uint64_t sent_us_ = 0;
-  LogLimit failures_;
+  OutageLog failures_;
 };
 
 }  // namespace vmem::cluster

@@ -46,11 +46,14 @@ void NodePoll::read_in() {
   const auto* const read_drain = std::get_if<Read>(&drain->what);
   if (read_nodes == nullptr || read_drain == nullptr) {
     const auto* const error = std::get_if<Error>(read_nodes == nullptr ? &nodes->what : &drain->what);
-    if (const auto failure = failures_.next(); failure.logged && error != nullptr)
-      VMEM_LOG_WARN("the cluster's nodes could not be read {} times: {}", failure.count, error->message);
+    if (error == nullptr || is_away(*error)) return;
+    if (const auto outage = failures_.failed())
+      VMEM_LOG_WARN("the cluster's nodes could not be read {} times in {} s: {}", outage->failures, outage->seconds,
+                    error->message);
     return;
   }
-  failures_.reset();
+  if (const auto outage = failures_.ended())
+    VMEM_LOG_WARN("the cluster's nodes can be read again, after {} s", outage->seconds);
   if (nodes->revision < seen_) return;
   seen_ = nodes->revision;
   if (poked_ <= seen_) poked_ = {};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/log_limit.hpp"
+#include "base/outage_log.hpp"
 #include "cluster/enrollment/enrollment_config.hpp"
 #include "cluster/enrollment/node_record.hpp"
 #include "cluster/enrollment/registry_calls.hpp"
@@ -23,7 +24,8 @@ struct NodesReading {
 
 class NodePoll {
  public:
-  NodePoll(RegistryCalls& calls, const EnrollmentConfig& config) : calls_(calls), config_(config) {}
+  NodePoll(RegistryCalls& calls, const EnrollmentConfig& config)
+      : calls_(calls), config_(config), failures_(calls.clock()) {}
 
   void start();
   void stop();
@@ -49,7 +51,8 @@ class NodePoll {
   Revision seen_{};
   Revision poked_{};  // 0: not, since the last read was sent
   std::optional<NodesReading> reading_;
-  LogLimit failures_, unread_;
+  OutageLog failures_;
+  LogLimit unread_;
 };
 
 }  // namespace vmem::cluster

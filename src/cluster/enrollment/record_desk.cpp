@@ -28,7 +28,7 @@ void RecordDesk::settle(Revision revision) {
   seat_->value = *std::exchange(sent_, std::nullopt);
   unsure_ = false;
   changed_ = true;
-  failures_.reset();
+  (void)failures_.ended();
   call_.drop();
   backoff_.reset();
   due_us_ = 0;
@@ -48,8 +48,10 @@ Commit RecordDesk::commit() const {
 }
 
 void RecordDesk::warn(const Error& error) {
-  if (const auto failure = failures_.next(); failure.logged)
-    VMEM_LOG_WARN("this node's record in the registry could not be changed {} times: {}", failure.count, error.message);
+  if (is_away(error)) return;
+  if (const auto outage = failures_.failed())
+    VMEM_LOG_WARN("this node's record in the registry could not be changed {} times in {} s: {}", outage->failures,
+                  outage->seconds, error.message);
 }
 
 void RecordDesk::handle(const Reply& reply, std::uint64_t now_us) {

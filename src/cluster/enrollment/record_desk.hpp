@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "base/log_limit.hpp"
+#include "base/outage_log.hpp"
 #include "cluster/enrollment/admission.hpp"
 
 namespace vmem::cluster {
@@ -20,7 +20,7 @@ namespace vmem::cluster {
 class RecordDesk {
  public:
   RecordDesk(RegistryCalls& calls, const LeaseKeeper& lease, const EnrollmentConfig& config, const Random& random)
-      : calls_(calls), lease_(lease), backoff_(config, random) {}
+      : calls_(calls), lease_(lease), backoff_(config, random), failures_(calls.clock()) {}
 
   void begin(const Seat& seat);
   void end();  // the membership is over
@@ -55,7 +55,7 @@ class RecordDesk {
   bool changed_ = false;
   RegistryCall call_;
   std::uint64_t due_us_ = 0;
-  LogLimit failures_;
+  OutageLog failures_;
 };
 
 }  // namespace vmem::cluster

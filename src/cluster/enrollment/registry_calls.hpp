@@ -45,6 +45,7 @@ class RegistryCalls {
   RegistryCall post(RegistryRequest request);
   // Fetches replies; returns whether one came that a RegistryCall waits for.
   bool poll();
+  const Clock& clock() const noexcept { return clock_; }
 
   // For RegistryCall.
   std::optional<Reply> take(RequestId id);
@@ -56,6 +57,9 @@ class RegistryCalls {
   std::unordered_map<std::uint64_t, std::optional<Reply>> waiting_;  // by request
   std::vector<Reply> replies_;
 };
+
+// Whether the registry did not answer. Its client logs that, so that those who ask do not.
+inline bool is_away(const Error& error) { return error.status == VMEM_ERROR_TIMEOUT; }
 
 // For replies to reads of one key: the record with exactly this key, or null.
 const Record* find_record(const Read& read, std::string_view key);

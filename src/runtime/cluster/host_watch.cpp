@@ -124,6 +124,7 @@ bool HostWatch::report_ended() {
       continue;
     }
     all = false;
+    if (cluster::is_away(reported.error())) continue;
     if (const auto times = unreported_.next(); times.logged)
       VMEM_LOG_WARN("the process of node {} has ended, and its record cannot be erased: {} ({} such failures)",
                     static_cast<std::uint64_t>(id), reported.error().message, times.count);

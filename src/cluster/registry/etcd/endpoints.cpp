@@ -7,34 +7,37 @@
 #include "base/log.hpp"
 
 namespace vmem::cluster {
-namespace {
 
-constexpr std::uint32_t kAnswersUntilStable = 100;
+RegistryOutage& RegistryOutage::of_process() {
+  static RegistryOutage outage;
+  return outage;
+}
 
-}  // namespace
-
-Endpoints::Endpoints(const EtcdAddress& address) {
+Endpoints::Endpoints(const EtcdAddress& address, RegistryOutage& outage) : outage_(outage) {
   for (const std::string& each : address.endpoints)
     urls_.push_back(fmt::format("{}://{}", address.tls ? "https" : "http", each));
 }
 
 void Endpoints::answered(std::size_t endpoint) {
-  if (++answers_ == kAnswersUntilStable) failures_.reset();
+  if (const auto outage = outage_.ended())
+    VMEM_LOG_WARN("registry: etcd at {} answers again, after {} failures in {} s", urls_[endpoint], outage->failures,
+                  outage->seconds);
   if (endpoint != current_ || works_) return;
   works_ = true;
   VMEM_LOG_INFO("registry: using etcd at {}", urls_[current_]);
 }
 
 void Endpoints::failed(std::size_t endpoint, const std::string& why) {
-  answers_ = 0;
   if (endpoint != current_) return;
   works_ = false;
   current_ = (current_ + 1) % urls_.size();
-  const auto failure = failures_.next();
-  if (!failure.logged) return;
+  const auto outage = outage_.failed();
+  if (!outage) return;
   const std::string then =
       urls_.size() > 1 ? fmt::format("using {} from now on", urls_[current_]) : "there is no other";
-  VMEM_LOG_WARN("registry: etcd at {}: {}; {} ({} such failures)", urls_[endpoint], why, then, failure.count);
+  const std::string so_far =
+      outage->failures == 1 ? "" : fmt::format(" ({} such failures in {} s)", outage->failures, outage->seconds);
+  VMEM_LOG_WARN("registry: etcd at {}: {}; {}{}", urls_[endpoint], why, then, so_far);
 }
 
 std::optional<std::size_t> Attempts::next(const Endpoints& endpoints) const {

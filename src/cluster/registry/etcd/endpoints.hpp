@@ -1,20 +1,44 @@
 // The endpoints of the registry, and which one gets requests: the one that worked, until it fails.
 #pragma once
 
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/log_limit.hpp"
+#include "base/outage_log.hpp"
 #include "base/status.hpp"
 #include "cluster/registry/etcd/address.hpp"
 #include "cluster/registry/etcd/http.hpp"
 
 namespace vmem::cluster {
 
+// What is logged of a registry that is away. Shared by connections, which go away together. Any
+// thread.
+class RegistryOutage {
+ public:
+  RegistryOutage() = default;
+  explicit RegistryOutage(const Clock& clock) : log_(clock) {}
+  static RegistryOutage& of_process();
+
+  std::optional<OutageLog::Line> failed() {
+    const std::lock_guard lock(mutex_);
+    return log_.failed();
+  }
+  std::optional<OutageLog::Line> ended() {
+    const std::lock_guard lock(mutex_);
+    return log_.ended();
+  }
+
+ private:
+  std::mutex mutex_;
+  OutageLog log_;  // protected by mutex_
+};
+
 class Endpoints {
  public:
-  explicit Endpoints(const EtcdAddress& address);
+  // `outage` outlives this.
+  explicit Endpoints(const EtcdAddress& address, RegistryOutage& outage = RegistryOutage::of_process());
 
   std::size_t count() const noexcept { return urls_.size(); }
   std::size_t current() const noexcept { return current_; }
@@ -27,9 +51,8 @@ class Endpoints {
  private:
   std::vector<std::string> urls_;
   std::size_t current_ = 0;
-  bool works_ = false;         // the current one has answered
-  std::uint32_t answers_ = 0;  // since the last failure
-  LogLimit failures_;
+  bool works_ = false;  // the current one has answered
+  RegistryOutage& outage_;
 };
 
 // The tries of one request: at most one at each endpoint.
