@@ -55,17 +55,24 @@ class ClusterApi : public RemoteApi {
 
   void stop_registry() { etcd_[0].stop(); }
   void resume_registry() { etcd_[0].resume(); }
+  void kill_registry() { etcd_[0].kill(); }
+  void restart_registry() { etcd_[0].start(); }
   // As when the node's lease has ended.
-  void forget_node(int id) const {
-    const std::string script = fmt::format(
-        "import base64, json, urllib.request as r; "
-        "key = base64.b64encode(b'/vmem/demo/nodes/{}').decode(); "
-        "r.urlopen('http://{}/v3/kv/deleterange', json.dumps({{'key': key}}).encode()).read()",
-        id, etcd_.endpoint(0));
-    ASSERT_EQ(std::system(("python3 -c \"" + script + "\"").c_str()), 0);
+  void forget_node(int id) const { ask_registry("deleterange", fmt::format("'key': b('nodes/{}')", id)); }
+  void put_record(const std::string& key, const std::string& value) const {
+    ask_registry("put", fmt::format("'key': b('{}'), 'value': base64.b64encode(b'{}').decode()", key, value));
   }
 
  private:
+  void ask_registry(const std::string& what, const std::string& fields) const {
+    const std::string script = fmt::format(
+        "import base64, json, urllib.request as r; "
+        "b = lambda key: base64.b64encode(('/vmem/demo/' + key).encode()).decode(); "
+        "r.urlopen('http://{}/v3/kv/{}', json.dumps({{{}}}).encode()).read()",
+        etcd_.endpoint(0), what, fields);
+    ASSERT_EQ(std::system(("python3 -c \"" + script + "\"").c_str()), 0);
+  }
+
   cluster::EtcdServers etcd_{1};
 };
 

@@ -29,7 +29,15 @@ Enrollment::Enrollment(Registry& registry, const Clock& clock, Setup setup)
       slices_(calls_, setup_.config, setup_.random, setup_.parameters.slices()),
       poll_(calls_, setup_.config),
       members_({NodeId{}, setup_.self.incarnation}) {
-  if (Status checked = setup_.config.check(); !checked) finish(Refused{std::move(checked).error()});
+  if (Status checked = setup_.config.check(); !checked) refuse(std::move(checked).error());
+}
+
+void Enrollment::refuse(Error why) {
+  if (expelled_)
+    why = error(VMEM_ERROR_NOT_INITIALIZED,
+                "this process is no longer a member of the cluster, which does not take it in again: " + why.message);
+  closed_ = why;
+  finish(Refused{std::move(why)});
 }
 
 void Enrollment::finish(EnrollmentEvent last) {
@@ -40,7 +48,7 @@ void Enrollment::finish(EnrollmentEvent last) {
   slices_.end();
   lease_.abandon();
   poll_.stop();
-  close(error(VMEM_ERROR_NOT_INITIALIZED, "this node has left the cluster, or could not take part"));
+  close(*closed_);
   serials_.poll(events_);
   slices_.poll(events_);
   events_.push_back(std::move(last));
@@ -68,6 +76,7 @@ void Enrollment::lose_seat(Error why) {
   if (stage_ == Stage::leaving) return finish(Left{std::unexpected(std::move(why))});
   events_.emplace_back(Expelled{.former = seat_->id, .slices = slices_.end(), .why = std::move(why)});
   seat_.reset();
+  expelled_ = true;
   record_.end();
   holdings_.end();
   poll_.stop();
@@ -130,8 +139,9 @@ void Enrollment::say_changed() {
 
 bool Enrollment::step_enrolling(std::uint64_t now_us) {
   const bool moved = admission_.step(now_us);
+  slices_.tell_trouble(admission_.trouble());
   if (admission_.refused()) {
-    finish(Refused{*admission_.refused()});
+    refuse(*admission_.refused());
     return true;
   }
   if (std::optional<Seat> seat = admission_.take_seat()) take_seat(std::move(*seat));
@@ -210,8 +220,7 @@ void Enrollment::poll(std::vector<EnrollmentEvent>& events) {
 }
 
 Ticket Enrollment::asked(Ticket ticket) {
-  if (stage_ == Stage::leaving || stage_ == Stage::over)
-    close(error(VMEM_ERROR_NOT_INITIALIZED, "this node has left the cluster, or could not take part"));
+  if (closed_) close(*closed_);
   serials_.poll(events_);
   slices_.poll(events_);
   return ticket;
@@ -247,7 +256,8 @@ void Enrollment::leave(const std::vector<Slice>& empty) {
   if (stage_ == Stage::leaving || stage_ == Stage::over) return;
   stage_ = Stage::leaving;
   leave_by_us_ = clock_.now_us() + setup_.config.leave_us;
-  close(error(VMEM_ERROR_NOT_INITIALIZED, "this node leaves the cluster"));
+  closed_ = error(VMEM_ERROR_NOT_INITIALIZED, "this node leaves the cluster");
+  close(*closed_);
   for (const Slice slice : empty) (void)slices_.release(slice);
   if (seat_)
     slices_.release_strays();

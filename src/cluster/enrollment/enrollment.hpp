@@ -105,6 +105,7 @@ class Enrollment {
   void lose_seat(Error why);
   void close(const Error& why);
   void end_lease();
+  void refuse(Error why);
   void finish(EnrollmentEvent last);
   Ticket next_ticket() { return last_ticket_ = Ticket{static_cast<std::uint64_t>(last_ticket_) + 1}; }
   Ticket asked(Ticket ticket);
@@ -123,6 +124,8 @@ class Enrollment {
   Stage stage_ = Stage::enrolling;
   std::optional<Seat> seat_;
   bool said_fenced_ = false;
+  bool expelled_ = false;         // once, at least
+  std::optional<Error> closed_;   // why nothing is taken any more: it leaves, has left, or was refused
   std::optional<Ticket> change_;  // of the record: RecordChanged has to be said
   std::uint64_t leave_by_us_ = 0;
   bool released_ = false;  // leaving: every slice to release was released

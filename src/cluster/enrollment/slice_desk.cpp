@@ -45,6 +45,7 @@ SliceTable SliceTable::from(const Read& read) {
 
 void SliceDesk::begin(const Seat& seat) {
   seat_ = seat;
+  enrolling_trouble_.reset();
   backoff_.reset();
   due_us_ = 0;
 }
@@ -103,7 +104,9 @@ bool SliceDesk::expire(std::uint64_t now_us) {
   bool any = false;
   while (!wants_.empty() && wants_.front().deadline_us <= now_us) {
     std::string why = trouble_ ? trouble_->message : "no answer came";
-    if (!seat_) why = "this node is no member of the cluster at present";
+    if (!seat_)
+      why = fmt::format("this node is no member of the cluster at present{}",
+                        enrolling_trouble_ ? ": " + enrolling_trouble_->message : "");
     if (seat_ && wants_.front().over) unclear_.insert(*wants_.front().over);
     finish(fail(VMEM_ERROR_TIMEOUT, fmt::format("{} slices could not be taken from the registry within {}: {}; try "
                                                 "again once it answers",

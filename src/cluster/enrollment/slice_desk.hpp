@@ -64,6 +64,8 @@ class SliceDesk {
   void renew(const Seat& seat) { seat_ = seat; }
   // The membership is over: returns what was held. What waits goes on with the next begin().
   std::vector<Slice> end();
+  // What delays the next begin(), for the errors of what waits for it.
+  void tell_trouble(std::optional<Error> trouble) { enrolling_trouble_ = std::move(trouble); }
   // Fails everything that waits.
   void close(const Error& why);
 
@@ -126,7 +128,7 @@ class SliceDesk {
   RegistryCall call_;
   std::optional<Plan> plan_;  // none: a read is in flight, or nothing
   std::uint64_t due_us_ = 0;
-  std::optional<Error> trouble_;
+  std::optional<Error> trouble_, enrolling_trouble_;
   std::vector<SlicesTaken> results_;
 };
 

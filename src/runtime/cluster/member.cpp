@@ -37,6 +37,11 @@ Error left_error() {
 
 }  // namespace
 
+std::string RegistryAccess::cluster() const {
+  const auto parsed = cluster::parse_etcd_address(address);
+  return parsed ? parsed->cluster : "";
+}
+
 Result<std::unique_ptr<cluster::Registry>> open_registry(const RegistryAccess& access, std::function<void()> on_ready) {
   VMEM_ASSIGN(cluster::EtcdAddress address, cluster::parse_etcd_address(access.address));
   cluster::EtcdConfig config{.address = std::move(address), .tls = {}, .on_ready = std::move(on_ready)};
@@ -141,6 +146,9 @@ Member::~Member() {
   registry_.reset();
 }
 
+// REQUIRES: mutex_ is held.
+Error Member::over_error() const { return refused_ ? *refused_ : left_error(); }
+
 NodeId Member::id() const {
   const std::lock_guard lock(mutex_);
   return id_;
@@ -150,7 +158,7 @@ Result<std::uint64_t> Member::take_serial(std::uint64_t most_us) {
   std::future<Result<std::uint64_t>> taken;
   {
     const std::lock_guard lock(mutex_);
-    if (over_ || leaving_) return std::unexpected(left_error());
+    if (over_ || leaving_) return std::unexpected(over_error());
     taken = asked_serials_.emplace_back().promise.get_future();
   }
   wake();
@@ -174,7 +182,7 @@ Result<std::vector<cluster::Slice>> Member::ask_for(Asked<std::vector<cluster::S
   std::future<Result<std::vector<cluster::Slice>>> taken = asked.promise.get_future();
   {
     const std::lock_guard lock(mutex_);
-    if (over_ || leaving_) return std::unexpected(left_error());
+    if (over_ || leaving_) return std::unexpected(over_error());
     asked_slices_.push_back(std::move(asked));
   }
   wake();
@@ -236,6 +244,7 @@ void Member::run() {
     tell_nodes();
     std::unique_lock lock(mutex_);
     trouble_ = enrollment_->trouble();
+    say_trouble();
     if (leaving_ && leave_by_us == 0) {
       leave_by_us = clock_.now_us() + kMostLeaveUs;
       lock.unlock();
@@ -259,6 +268,9 @@ void Member::take(cluster::EnrollmentEvent& event) {
   using namespace cluster;
   if (const auto* const enrolled = std::get_if<Enrolled>(&event)) {
     VMEM_LOG_INFO("this process is node {} of the cluster", number(enrolled->self));
+    if (const auto outside = outside_.ended())
+      VMEM_LOG_WARN("this process is a member of the cluster again, as node {}, after {} s", number(enrolled->self),
+                    outside->seconds);
     const std::lock_guard lock(mutex_);
     id_ = enrolled->self;
   } else if (const auto* const expelled = std::get_if<Expelled>(&event)) {
@@ -288,6 +300,8 @@ void Member::take(cluster::EnrollmentEvent& event) {
   } else if (auto* const refused = std::get_if<Refused>(&event)) {
     const std::lock_guard lock(mutex_);
     refused_ = std::move(refused->why);
+    // Else join() returns it.
+    if (joined_) VMEM_LOG_ERROR("{}; then start this process again", refused_->message);
     over_ = true;
     changed_.notify_all();
   } else if (auto* const left = std::get_if<Left>(&event)) {
@@ -297,6 +311,14 @@ void Member::take(cluster::EnrollmentEvent& event) {
   } else {
     nodes_changed_ = true;
   }
+}
+
+// Of the first enrollment join() tells what delays it. REQUIRES: mutex_ is held.
+void Member::say_trouble() {
+  if (!joined_ || !trouble_) return;
+  if (const auto outside = outside_.failed())
+    VMEM_LOG_WARN("this process is no member of the cluster any more, and could not enroll again so far ({} s): {}",
+                  outside->seconds, trouble_->message);
 }
 
 void Member::ask() {
@@ -321,8 +343,12 @@ void Member::ask() {
 
 void Member::refuse_asked() {
   ask();
-  for (auto& [ticket, promise] : serials_) promise.set_value(std::unexpected(left_error()));
-  for (auto& [ticket, promise] : slices_) promise.set_value(std::unexpected(left_error()));
+  const Error why = [&] {
+    const std::lock_guard lock(mutex_);
+    return over_error();
+  }();
+  for (auto& [ticket, promise] : serials_) promise.set_value(std::unexpected(why));
+  for (auto& [ticket, promise] : slices_) promise.set_value(std::unexpected(why));
   serials_.clear();
   slices_.clear();
 }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/outage_log.hpp"
 #include "cluster/enrollment/enrollment.hpp"
 #include "cluster/registry/etcd/http.hpp"
 
@@ -29,6 +30,8 @@ namespace vmem::runtime {
 struct RegistryAccess {
   std::string address;
   std::string certificates;
+
+  std::string cluster() const;  // its name; "" if the address cannot be used
 };
 // `on_ready`: poll() has replies; called by a thread of the registry. Errors: INVALID_OPTION for an
 // address or files that cannot be used; UNSUPPORTED without a libcurl.
@@ -125,7 +128,7 @@ class Member {
 
   // Each waits for the registry, the first for at most most_us. Errors: TIMEOUT; ADDRESS_SPACE if
   // not as many adjacent slices are free, those that others have left behind among them;
-  // NOT_INITIALIZED when the member ends.
+  // NOT_INITIALIZED when the member ends, or the cluster does not take it in again.
   Result<std::uint64_t> take_serial(std::uint64_t most_us);
   Result<std::vector<cluster::Slice>> take_slices(std::uint32_t count);
   // From now on the slice is not given back when this node leaves: regions live there that other
@@ -150,6 +153,8 @@ class Member {
   void ask();
   void tell_nodes();
   void refuse_asked();
+  void say_trouble();
+  Error over_error() const;
   Result<std::vector<cluster::Slice>> ask_for(Asked<std::vector<cluster::Slice>> asked);
   Status reclaim();
   std::vector<cluster::Slice> to_release() const;
@@ -162,6 +167,7 @@ class Member {
   std::unique_ptr<cluster::Enrollment> enrollment_;
   bool nodes_changed_ = false;
   cluster::Revision told_{};  // the reading that was told last
+  OutageLog outside_;         // the time from an expulsion to the next enrollment
   Tickets<std::uint64_t> serials_;
   Tickets<std::vector<cluster::Slice>> slices_;
 

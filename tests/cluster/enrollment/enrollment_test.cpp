@@ -212,6 +212,36 @@ TEST_F(EnrollmentTest, ARecordThatWasErasedEndsTheMembership) {
   EXPECT_EQ(id(a), NodeId{2});
 }
 
+TEST_F(EnrollmentTest, WhoIsNotTakenInAgainSaysSoAndWhatItIsAskedForFailsWithTheReason) {
+  auto& a = add();
+  run(1);
+  put("params", json_of([] {
+        ClusterParameters other = parameters();
+        other.base *= 2;
+        return other;
+      }()));
+  put("nodes/1", std::nullopt);
+  const auto slices = ask<SlicesTaken>(a, [](Enrollment& each) { return each.take_slices(1); }, 5);
+  ASSERT_EQ(all<Refused>(a).size(), 1u);
+  EXPECT_THAT(all<Refused>(a)[0].why.message,
+              HasSubstr("is no longer a member of the cluster, which does not take it in again"));
+  EXPECT_THAT(all<Refused>(a)[0].why.message, HasSubstr("and the cluster's is 0x200000000000"));
+  EXPECT_EQ(slices.slices.error().status, VMEM_ERROR_NOT_INITIALIZED);
+  EXPECT_EQ(slices.slices.error().message, all<Refused>(a)[0].why.message);
+}
+
+TEST_F(EnrollmentTest, WhatDelaysTheNextEnrollmentIsTheReasonWhyNoSlicesAreTaken) {
+  auto& a = add();
+  put("counters/serial", "07");
+  put("nodes/1", std::nullopt);
+  run(3);
+  ASSERT_TRUE(a.host->enrollment().trouble());
+  const auto slices = ask<SlicesTaken>(a, [](Enrollment& each) { return each.take_slices(1); }, 16);
+  EXPECT_EQ(slices.slices.error().status, VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(slices.slices.error().message, HasSubstr("no member of the cluster at present: "));
+  EXPECT_THAT(slices.slices.error().message, HasSubstr("'counters/serial' is '07'"));
+}
+
 TEST_F(EnrollmentTest, ACommitWithoutAnAnswerIsLookedUp) {
   auto& a = add();
   registry.faults.replies_lost = 500;
