@@ -38,8 +38,12 @@ std::map<NodeId, RegistryMembers::Node> RegistryMembers::read(const NodesReading
       continue;
     }
     if (const auto occurrence = damaged_.next(); occurrence.logged)
-      VMEM_LOG_WARN("{}; the record is skipped ({} such readings)", parsed.error().message, occurrence.count);
-    if (known != nodes_.end()) nodes.emplace(*id, known->second);
+      VMEM_LOG_WARN("{}; nothing is learned from the record ({} such readings)", parsed.error().message,
+                    occurrence.count);
+    if (known != nodes_.end())
+      nodes.emplace(*id, known->second);
+    else if (id)
+      nodes.emplace(*id, Node{.record = {}, .modified = record.modified});
   }
   return nodes;
 }
