@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 
 #include "runtime/options/options.hpp"
 
@@ -22,7 +23,15 @@ void RegistryFlags::add_to(CLI::App& app) {
 Result<runtime::RegistryAccess> RegistryFlags::access() const {
   runtime::RegistryAccess found{option_value(cluster, "cluster"), option_value(certificates, "certificates")};
   if (!found.address.empty()) return found;
-  return fail(VMEM_ERROR_INVALID_OPTION, "no cluster is named: give --cluster etcd://HOST:PORT/NAME");
+  const char* const variable = std::getenv("VMEM_CLUSTER");
+  // As by a command that printed no address.
+  if (cluster.empty() && variable != nullptr && *variable == '\0')
+    return fail(
+        VMEM_ERROR_INVALID_OPTION,
+        "no cluster is named: VMEM_CLUSTER is empty; give --cluster etcd://HOST:PORT/NAME, or start a cluster of "
+        "this machine with `vmem cluster up`, whose address `vmem cluster status --address` prints");
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              "no cluster is named: give --cluster etcd://HOST:PORT/NAME, or set VMEM_CLUSTER to that");
 }
 
 }  // namespace vmem::tools

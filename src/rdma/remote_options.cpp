@@ -60,6 +60,12 @@ Option<RemoteOptions> cluster_option() {
        .print = [](const RemoteOptions& options) { return options.cluster.empty() ? "off" : options.cluster; }},
       &RemoteOptions::cluster, [](std::string_view text) -> Result<std::string> {
         if (text == "off") return std::string();
+        // As by a command that printed no address.
+        if (text.empty())
+          return fail(
+              VMEM_ERROR_INVALID_OPTION,
+              "empty: unset VMEM_CLUSTER, or set it to off or to a cluster's address, which `vmem cluster status "
+              "--address` prints of one that `vmem cluster up` has started");
         if (text.starts_with("etcd://") || text.starts_with("etcds://")) return std::string(text);
         return fail(VMEM_ERROR_INVALID_OPTION, "neither off nor an address that begins with etcd:// or etcds://");
       });

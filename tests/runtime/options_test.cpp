@@ -168,6 +168,7 @@ TEST_F(OptionsTest, GivenOverridesEnvironmentOverridesDefault) {
 }
 
 TEST_F(OptionsTest, AClusterHasRoomForAThousandSlicesUnlessTheSpaceIsGiven) {
+  EXPECT_THAT(refusal({{"cluster", ""}}), AllOf(HasSubstr("empty"), HasSubstr("vmem cluster status --address")));
   const std::string cluster = "etcd://127.0.0.1:1/lab";
   const auto joint = resolve_options(Given{{"cluster", cluster}});
   ASSERT_TRUE(joint) << joint.error().message;

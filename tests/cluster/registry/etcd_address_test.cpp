@@ -38,6 +38,8 @@ TEST(EtcdAddress, AWrongOneSaysWhatIsWrongAndWhatIsAccepted) {
       {"etcd://h:1", "no /NAME"},
       {"etcd://h:1/", "no cluster name"},
       {"etcd://h:1/a b", "no cluster name"},
+      {"etcd://h:1/a/b", "a '/' in the cluster's name 'a/b'"},
+      {"etcd://me:secret@h:1,g:2/a/b/c", "a '/' in the cluster's name 'a/b/c'"},
       {"etcd:///c", "no port in ''"},
       {"etcd://h/c", "no port in 'h'"},
       {"etcd://[::1]/c", "no port in '[::1]'"},

@@ -91,6 +91,15 @@ Status parse_endpoints(std::string_view text, EtcdAddress& address) {
   return {};
 }
 
+// `endpoints`: all before the last slash. Where they are good up to an earlier one, the name has it.
+Status check_name(std::string_view endpoints, std::string_view last_part) {
+  EtcdAddress ignored;
+  const auto slash = endpoints.find('/');
+  if (slash == std::string_view::npos || !parse_endpoints(endpoints.substr(0, slash), ignored)) return {};
+  return wrong(fmt::format("has a '/' in the cluster's name '{}/{}', which may have letters, digits, '.', '_' and '-'",
+                           printable(endpoints.substr(slash + 1)), last_part));
+}
+
 Result<EtcdAddress> parse(std::string_view text) {
   EtcdAddress address;
   address.tls = text.starts_with("etcds://");
@@ -106,6 +115,7 @@ Result<EtcdAddress> parse(std::string_view text) {
     VMEM_TRY(parse_user(text.substr(0, at), address));
     text.remove_prefix(at + 1);
   }
+  VMEM_TRY(check_name(text, address.cluster));
   VMEM_TRY(parse_endpoints(text, address));
   return address;
 }
