@@ -129,6 +129,10 @@ int list(const Arguments& arguments) {
     fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
     return bench::kExitOk;
   }
+  if (nodes->empty()) {
+    fmt::print("cluster '{}' has no nodes; is that its name?\n", access->cluster());
+    return bench::kExitOk;
+  }
   fmt::print("{}\n", counted(nodes->size(), "node", "nodes"));
   for (const ClusterNode& node : *nodes) fmt::print("{}\n", words(node));
   return bench::kExitOk;

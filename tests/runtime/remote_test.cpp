@@ -201,7 +201,8 @@ TEST_F(RemoteApi, WhatDoesNotFitMayTakeMoreOfTheNodes) {
   ASSERT_OK(start({{"remote", daemon.address()}, {"borrow", "16MiB"}}));
   void* memory = nullptr;
   EXPECT_EQ(vmem_malloc(&memory, 128 * kMiB, 0, nullptr), VMEM_ERROR_OUT_OF_MEMORY);
-  EXPECT_THAT(vmem_last_error(), HasSubstr("raise --hbm, --host, --borrow or --nvme, or name another node"));
+  EXPECT_THAT(vmem_last_error(),
+              HasSubstr("raise --hbm, --host, --borrow or --nvme, or run `vmem daemon` on another node"));
 }
 
 }  // namespace

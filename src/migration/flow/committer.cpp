@@ -153,7 +153,10 @@ Status Committer::commit_error(const Device& device, std::uint64_t bytes, const 
                               format_bytes(below_bytes))
                 : std::string(),
           format_bytes(missing.host_and_below), format_bytes(all.host_bytes + below_bytes), lent ? ", --peers" : "",
-          nodes ? ", --borrow or --nvme, or name another node with --remote" : ", --nvme or --remote",
+          nodes
+              ? ", --borrow or --nvme, or run `vmem daemon` on another node, and name it with --remote if there is no "
+                "--cluster"
+              : ", --nvme or --remote",
           shortage.empty() ? "" : fmt::format(" (other nodes have no more room: {})", shortage)));
 }
 

@@ -68,6 +68,17 @@ std::vector<rdma::NamedLender> lenders_of(const ClusterView& view) {
   return lenders;
 }
 
+// Or the cluster's name is mistyped: any name is one of a cluster that begins with its first node.
+void warn_without_daemons(const ClusterView& view, const RegistryAccess& registry) {
+  const auto is_daemon = [](const ClusterNode& node) { return node.record.kind == "daemon"; };
+  if (std::ranges::any_of(view.nodes, is_daemon)) return;
+  VMEM_LOG_WARN(
+      "cluster '{}' has no daemons yet: pages find no room on other nodes until `vmem daemon --cluster ...` runs on "
+      "one; "
+      "is that the cluster's name?",
+      registry.cluster());
+}
+
 // A member listens, so that nodes that open its regions can fetch their pages.
 Result<std::string> listen_address(const Options& options) {
   if (options.cluster.empty()) return "";
@@ -187,7 +198,8 @@ Status Remote::join(const Options& options, const NodeIdentity& self) {
   };
   config.record.transport = static_cast<std::uint64_t>(self.id);
   config.record.addresses = {node_->transport().address()};
-  config.seen = [this](const ClusterView& view, bool changed) {
+  config.seen = [this, registry = config.registry, first = true](const ClusterView& view, bool changed) mutable {
+    if (std::exchange(first, false)) warn_without_daemons(view, registry);
     joint_->directory().see(view);
     if (!found_) found_ = lenders_on_host(view, this_boot());
     if (changed) tier_->follow(lenders_of(view));
