@@ -210,6 +210,15 @@ TEST(Program, ADaemonTakesItsTrustFromTheEnvironmentAsProgramsDo) {
   expect_refused(daemon, {"option fabric='foo'", "(from VMEM_FABRIC)"}, "VMEM_FABRIC=foo");
 }
 
+TEST(Program, TheDoctorSaysWhetherTheRegistryOfAConfiguredClusterAnswers) {
+  const Outcome without = run("doctor --driver emulated");
+  EXPECT_EQ(without.text.find("registry"), std::string::npos) << without.text;
+  const Outcome with = run("doctor --driver emulated", "VMEM_CLUSTER=etcd://127.0.0.1:1/lab");
+  EXPECT_NE(with.text.find("127.0.0.1:1"), std::string::npos) << with.text;
+  EXPECT_NE(with.text.find("start the cluster's etcd, or correct --cluster (VMEM_CLUSTER)"), std::string::npos);
+  EXPECT_EQ(with.code, 1);
+}
+
 TEST(Program, ADrainsOptionsAreRefusedWithWhatIsAccepted) {
   expect_refused("node drain", {"vmem node drain: ID is missing"});
   expect_refused("node drain one --cluster etcd://127.0.0.1:1/lab", {"'one' is no node's number", "vmem node list"});
@@ -218,7 +227,8 @@ TEST(Program, ADrainsOptionsAreRefusedWithWhatIsAccepted) {
   expect_refused("node drain 1", {"vmem node drain: no cluster is named", "--cluster"});
   expect_refused("node drain 1 --rate 4gigs --cluster etcd://127.0.0.1:1/lab", {"--rate", "4gigs"});
   expect_refused("node drain 1 --rate 0/s --cluster etcd://127.0.0.1:1/lab", {"--rate", "0 moves nothing"});
-  expect_refused("node undrain 1", {"vmem node undrain: no cluster is named"});
+  expect_refused("node undrain 1", {"vmem node undrain: no cluster is named", "VMEM_CLUSTER"});
+  expect_refused("node list", {"VMEM_CLUSTER is empty", "vmem cluster up"}, "VMEM_CLUSTER=");
   expect_refused("node limit 1 --cluster etcd://127.0.0.1:1/lab", {"--hbm is missing"});
   expect_refused("node limit 1 --hbm much --cluster etcd://127.0.0.1:1/lab", {"--hbm", "much"});
   expect_refused("node limit 1 --hbm 1GiB", {"vmem node limit: no cluster is named", "--cluster"});
