@@ -125,7 +125,7 @@ class Enrollment {
   std::optional<Seat> seat_;
   bool said_fenced_ = false;
   bool expelled_ = false;         // once, at least
-  std::optional<Error> closed_;   // why nothing is taken any more: it leaves, has left, or was refused
+  std::optional<Error> closed_;   // why nothing is taken any more: it leaves, left, or was refused
   std::optional<Ticket> change_;  // of the record: RecordChanged has to be said
   std::uint64_t leave_by_us_ = 0;
   bool released_ = false;  // leaving: every slice to release was released

@@ -29,8 +29,8 @@ class RegistryMembers final : public Membership {
 
   // This node has another id from now on. REQUIRES: no reading has shown that id yet.
   void become(NodeId self);
-  // A damaged record leaves the node as it was before, or, with a warning, a member of which nothing
-  // is known: it is no proof that the node is gone.
+  // A damaged record leaves the node as it was before, or, with a warning, a member of which
+  // nothing is known: it is no proof that the node is gone.
   void take_in(const NodesReading& reading, std::vector<EnrollmentEvent>& events);
 
   // Whether a reading was taken in: the nodes are known.

@@ -20,14 +20,16 @@ Result<std::string> socket_directory();
 // Errors: as socket_directory(); INVALID_OPTION if the path is too long.
 Result<sockaddr_un> socket_path(const SocketAddress& address);
 
-// Removes the names that killed processes have left in that directory. Only those that port 0 picks:
-// the next owner of another one removes what is left of it.
+// Removes the names that killed processes have left in that directory. Only those that port 0
+// picks: the next owner of another one removes what is left of it.
 void clear_left_names();
 
-// Listens on the socket of an address; the destructor frees the name, and so does the process's exit.
+// Listens on the socket of an address; the destructor frees the name, and so does the process's
+// exit.
 class LocalListener {
  public:
-  // Port 0: picks a free port, and removes the names that killed processes have left. Errors: INVALID_OPTION, as when another process listens there.
+  // Port 0: picks a free port, and removes the names that killed processes have left. Errors:
+  // INVALID_OPTION, as when another process listens there.
   static Result<LocalListener> create(const Crypto& crypto, const SocketAddress& address);
   LocalListener(LocalListener&&) = default;
   LocalListener& operator=(LocalListener&&) = delete;

@@ -91,7 +91,7 @@ Status parse_endpoints(std::string_view text, EtcdAddress& address) {
   return {};
 }
 
-// `endpoints`: all before the last slash. Where they are good up to an earlier one, the name has it.
+// `endpoints`: all before the last slash. If they are good up to an earlier one, the name has it.
 Status check_name(std::string_view endpoints, std::string_view last_part) {
   EtcdAddress ignored;
   const auto slash = endpoints.find('/');
