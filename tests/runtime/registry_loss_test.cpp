@@ -33,6 +33,7 @@ TEST_F(RegistryLoss, AMemberThatIsNotTakenInAgainSaysWhyInItsLogAndInItsErrors) 
   EXPECT_TRUE(within(std::chrono::milliseconds(20'000), [&] { return allocation() == VMEM_ERROR_NOT_INITIALIZED; }));
   EXPECT_THAT(vmem_last_error(), HasSubstr("no longer a member of the cluster, which does not take it in again"));
   EXPECT_THAT(vmem_last_error(), HasSubstr("reads format 1"));
+  ASSERT_OK(vmem_shutdown());  // so that all of it is logged
   const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(log, HasSubstr("error: this process is no longer a member of the cluster, which does not take it in"));
 }
@@ -78,6 +79,7 @@ TEST_F(RegistryLoss, ARegistryThatIsAwayIsLoggedRarelyAndOnceWhenItIsBack) {
     daemon->process().signal(SIGTERM);
     daemon->process().wait();
   }
+  ASSERT_OK(vmem_shutdown());  // so does this program
   const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_LE(count(log, "registry: etcd at"), 9u) << "3 processes: away, 10 s later, back\n" << log;
   EXPECT_EQ(count(log, "answers again"), 3u) << log;
