@@ -39,7 +39,11 @@ class ProgramPages final : public sharing::PageHolder {
   // Both are used from here on, until the regions are forgotten and it is idle.
   void begin(DirectoryService& directory, sharing::SharedTier& tier);
   // Answers nobody any more.
-  void stop_serving() { answering_.clear(); }
+  // Who waits for a page hears that it is not here, as from MoverPages.
+  void stop_serving() {
+    for (auto& [at_us, lending] : std::exchange(answering_, {}))
+      lending.lent(std::unexpected(rdma::wire::Answer::unknown));
+  }
 
   // Regions: its own, or another node's.
   void publish(const RegionRecord& region);
