@@ -64,7 +64,7 @@ struct RefusedBy {  // home
   Refusal why{};
 };
 struct Close {};
-struct Closed {};  // home
+struct Closed {};  // home: the receiver has no part in the region
 struct Want {
   Run pages;
 };

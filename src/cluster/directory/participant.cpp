@@ -236,12 +236,13 @@ void Participant::handle(const Message& message, std::uint64_t, Outbox& out) {
 }
 
 void Participant::on(const Opened& body, Outbox& out) {
-  if (stage_ != Stage::opening || body.from != known_ || body.to > pages_.size()) return;
+  if ((stage_ != Stage::opening && !reopens_) || body.from != known_ || body.to > pages_.size()) return;
   for_each_page(body.free, [&](std::uint32_t page) { pages_[page].have = Have::free; });
   known_ = body.to;
   admitted_ = true;
   next_us_ = 0;
   if (known_ < pages_.size()) return;
+  if (std::exchange(reopens_, false)) return say_cached();
   stage_ = Stage::open;
   if (setup_.ticket) out.events.emplace_back(OpenEnded{.ticket = *setup_.ticket, .serial = region_.serial});
   setup_.ticket.reset();
@@ -255,8 +256,18 @@ void Participant::on(const RefusedBy& body, Outbox& out) {
   if (body.why == Refusal::removed) on(Removed{}, out);
 }
 
+// Of an open region: its home may have admitted this process under its former id, as it had not
+// heard of the new one yet, and has dropped that since.
 void Participant::on(const Closed&, Outbox& out) {
   if (stage_ == Stage::closing && !listed_) finish({}, out);
+  if (stage_ != Stage::open || listed_ || is_invited() || std::exchange(reopens_, true)) return;
+  known_ = 0;
+  next_us_ = 0;
+}
+
+void Participant::say_cached() {
+  for (std::uint32_t page = 0; page < pages_.size(); ++page)
+    if (pages_[page].have == Have::cached) landed_.insert(page);
 }
 
 void Participant::on(const Sources& body, Outbox& out) {
@@ -443,6 +454,11 @@ bool Participant::step(std::uint64_t now_us, Outbox& out) {
   if (stage_ == Stage::over) return false;
   if (stage_ == Stage::opening) return step_opening(now_us, out);
   bool moved = step_wants(now_us, out);
+  if (stage_ == Stage::open && reopens_ && now_us >= next_us_) {
+    next_us_ = now_us + config_.resend_us;
+    say(Open{known_}, out);
+    moved = true;
+  }
   if (stage_ == Stage::closing || stage_ == Stage::leaving) moved |= step_closing(now_us, out);
   if (landed_.empty()) return moved;
   Runs landed;
@@ -457,7 +473,7 @@ std::uint64_t Participant::due_us() const {
   for (const Wanting& want : wants_) due_us = std::min({due_us, want.next_us, want.deadline_us});
   if (stage_ == Stage::opening && setup_.ticket) due_us = std::min(due_us, setup_.deadline_us);
   if (stage_ == Stage::leaving) due_us = std::min(due_us, close_by_us_);
-  return stage_ == Stage::open ? due_us : std::min(due_us, next_us_);
+  return stage_ == Stage::open && !reopens_ ? due_us : std::min(due_us, next_us_);
 }
 
 }  // namespace vmem::cluster::directory

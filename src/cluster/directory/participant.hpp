@@ -106,6 +106,7 @@ class Participant {
   void end_opening(const Error& why, Outbox& out);
   void finish(Status status, Outbox& out);
   void close_now(Outbox& out);
+  void say_cached();
   bool step_opening(std::uint64_t now_us, Outbox& out);
   bool step_wants(std::uint64_t now_us, Outbox& out);
   bool step_closing(std::uint64_t now_us, Outbox& out);
@@ -122,7 +123,8 @@ class Participant {
   std::uint32_t last_fetch_;
   std::uint32_t known_ = 0;  // FREE pages before this one are known
   bool admitted_ = false, removed_ = false;
-  bool listed_;  // in the record that this node has read last
+  bool listed_;           // in the record that this node has read last
+  bool reopens_ = false;  // it is open, and its home has said that it is not
   std::uint64_t next_us_ = 0;
   std::optional<CloseEnded> closing_;
   std::uint64_t close_by_us_ = 0;

@@ -249,6 +249,36 @@ TEST_F(ParticipantTest, ASessionThatNoRecordHasListedEndsWhenTheHomeSaysSo) {
 }
 
 // The home has it in the record, and erases no region that somebody takes part in.
+// Its home had admitted this process under the id that it had before, and has dropped that since.
+TEST_F(ParticipantTest, WhatItsHomeHasDroppedItOpensAnewAndSaysWhatItHas) {
+  fetch();
+  opener.step(now_us, out);
+  tell(Closed{});
+  opener.step(now_us, out);
+  EXPECT_FALSE(said<Open>()) << "the record lists this session: it is an earlier answer";
+  RegionRecord without = region();
+  without.participants = {};
+  opener.learn(&without, out);
+  tell(Closed{});
+  EXPECT_EQ(opener.stage(), Participant::Stage::open);
+  EXPECT_LE(opener.due_us(), now_us);
+  opener.step(now_us, out);
+  ASSERT_TRUE(said<Open>());
+  out = {};
+  opener.step(now_us, out);
+  EXPECT_FALSE(said<Open>()) << "not yet again";
+  now_us += config.resend_us;
+  opener.step(now_us, out);
+  EXPECT_TRUE(said<Open>());
+  out = {};
+  tell(Opened{.place = 1, .from = 0, .to = 8, .free = {{.first = 7, .count = 1}}});
+  EXPECT_FALSE(event<OpenEnded>()) << "nobody waits for it";
+  opener.step(now_us, out);
+  ASSERT_TRUE(said<Landed>());
+  EXPECT_THAT(said<Landed>()->pages, ElementsAre(kPage));
+  EXPECT_FALSE(said<Open>());
+}
+
 TEST_F(ParticipantTest, WhoIsRefusedOrFindsTheRegionRemovedStillSaysClose) {
   for (const Body& body : {Body{RefusedBy{Refusal::removed}}, Body{Removed{}}})
     for (const bool asked : {false, true}) {
