@@ -205,7 +205,7 @@ SourceRun HomeDirectory::source_of(std::uint32_t page, std::uint32_t reader) {
 void HomeDirectory::on(const From& from, const Want& body, Outbox& out) {
   if (desk_.record().removed) return say(from.sender.node, from.session, RefusedBy{Refusal::removed}, out);
   if (rebuilding()) return;
-  if (!from.place) return say(from.sender.node, from.session, Closed{}, out);  // it asks for what is not its own
+  if (!from.place) return say(from.sender.node, from.session, Closed{}, out);
   if (!pages_.contains(body.pages)) return;
   std::vector<SourceRun> runs;
   const auto send = [&] {

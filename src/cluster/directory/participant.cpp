@@ -236,13 +236,16 @@ void Participant::handle(const Message& message, std::uint64_t, Outbox& out) {
 }
 
 void Participant::on(const Opened& body, Outbox& out) {
-  if ((stage_ != Stage::opening && !reopens_) || body.from != known_ || body.to > pages_.size()) return;
+  const bool awaited = stage_ == Stage::opening || (stage_ == Stage::open && reopens_);
+  if (!awaited || body.from != known_ || body.to > pages_.size()) return;
   for_each_page(body.free, [&](std::uint32_t page) { pages_[page].have = Have::free; });
   known_ = body.to;
   admitted_ = true;
   next_us_ = 0;
   if (known_ < pages_.size()) return;
-  if (std::exchange(reopens_, false)) return say_cached();
+  for (std::uint32_t page = 0; reopens_ && page < pages_.size(); ++page)
+    if (pages_[page].have == Have::cached) landed_.insert(page);
+  reopens_ = false;
   stage_ = Stage::open;
   if (setup_.ticket) out.events.emplace_back(OpenEnded{.ticket = *setup_.ticket, .serial = region_.serial});
   setup_.ticket.reset();
@@ -263,11 +266,6 @@ void Participant::on(const Closed&, Outbox& out) {
   if (stage_ != Stage::open || listed_ || is_invited() || std::exchange(reopens_, true)) return;
   known_ = 0;
   next_us_ = 0;
-}
-
-void Participant::say_cached() {
-  for (std::uint32_t page = 0; page < pages_.size(); ++page)
-    if (pages_[page].have == Have::cached) landed_.insert(page);
 }
 
 void Participant::on(const Sources& body, Outbox& out) {

@@ -106,7 +106,6 @@ class Participant {
   void end_opening(const Error& why, Outbox& out);
   void finish(Status status, Outbox& out);
   void close_now(Outbox& out);
-  void say_cached();
   bool step_opening(std::uint64_t now_us, Outbox& out);
   bool step_wants(std::uint64_t now_us, Outbox& out);
   bool step_closing(std::uint64_t now_us, Outbox& out);

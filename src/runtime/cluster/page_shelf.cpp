@@ -257,11 +257,21 @@ void PageShelf::arrived(const tiers::Completion& completion) {
   const bool lives = region != regions_.end() && region->second.source == coming.source;
   if (completion.outcome != tiers::Outcome::done || !lives) {
     coming.order->lost.insert(coming.page);
+    if (completion.outcome == tiers::Outcome::done) forget(coming);
   } else {
     region->second.pages.insert_or_assign(coming.page, std::move(coming.memory));
   }
   --coming.order->left;
   settle(coming.order);
+}
+
+// It landed for a part that has ended; the directory counts it to the part that has begun since.
+void PageShelf::forget(const Coming& coming) {
+  const auto region = regions_.find(coming.serial);
+  if (region != regions_.end() && region->second.pages.contains(coming.page)) return;
+  if (directory_->drop(coming.order->wanted.serial, coming.page)) return;
+  directory_->missing({.serial = coming.serial, .bytes = coming.memory->count, .page = coming.page},
+                      directory_->self());
 }
 
 // Each page is answered for itself: what fits is kept. A page that came by another order meanwhile
@@ -270,8 +280,12 @@ void PageShelf::settle(std::list<Order>::iterator order) {
   if (order->left != 0) return;
   KeepWanted here = order->wanted;
   here.pages.clear();
+  const auto region = regions_.find(page_serial(here.serial));
   each_page(order->wanted.pages, [&](std::uint32_t page) {
-    if (!order->unfit.contains(page) && !order->lost.contains(page)) append(here.pages, page);
+    if (order->unfit.contains(page) || order->lost.contains(page)) return;
+    // What was there when the order began may have been released since.
+    const bool there = region != regions_.end() && region->second.pages.contains(page);
+    there ? append(here.pages, page) : void(order->lost.insert(page));
   });
   if (!here.pages.empty()) directory_->kept(here, KeepAnswer::yes);
   refuse(*order, order->lost, KeepAnswer::no);

@@ -93,6 +93,7 @@ class PageShelf final : public rdma::Service, public sharing::PageHolder, public
   Region* region_of(const cluster::directory::RegionRecord& record);
   void fetch(std::list<Order>::iterator order, Region& region, std::uint32_t page);
   void arrived(const tiers::Completion& completion);
+  void forget(const Coming& coming);
   void settle(std::list<Order>::iterator order);
   void refuse(const Order& order, const std::set<std::uint32_t>& pages, cluster::directory::KeepAnswer why);
 

@@ -279,6 +279,18 @@ TEST_F(ParticipantTest, WhatItsHomeHasDroppedItOpensAnewAndSaysWhatItHas) {
   EXPECT_FALSE(said<Open>());
 }
 
+TEST_F(ParticipantTest, WhatOpensAnewMayBeClosedMeanwhile) {
+  RegionRecord without = region();
+  without.participants = {};
+  opener.learn(&without, out);
+  tell(Closed{});
+  opener.close(Ticket{2}, now_us + 1'000'000, now_us);
+  tell(Opened{.place = 1, .from = 0, .to = 8, .free = {}});
+  EXPECT_EQ(opener.stage(), Participant::Stage::closing);
+  opener.step(now_us, out);
+  EXPECT_TRUE(said<Close>());
+}
+
 TEST_F(ParticipantTest, WhoIsRefusedOrFindsTheRegionRemovedStillSaysClose) {
   for (const Body& body : {Body{RefusedBy{Refusal::removed}}, Body{Removed{}}})
     for (const bool asked : {false, true}) {
