@@ -22,7 +22,8 @@ Result<SendId> Calls::send(const Call& call, std::uint64_t sequence) {
   return send.id;
 }
 
-// Nothing would end a call over a connection that is gone: its deadline closes the connection.
+// A call over a connection that is gone ends at once. Nothing else would end it: what its deadline
+// does is to close the connection.
 Status Calls::begin(const Call& call, Then then) {
   if (peers_.find(call.peer) == nullptr) {
     ended_.push_back({.peer = call.peer, .kind = call.kind, .owner = call.owner, .then = std::move(then)});

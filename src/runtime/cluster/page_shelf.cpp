@@ -265,7 +265,8 @@ void PageShelf::arrived(const tiers::Completion& completion) {
   settle(coming.order);
 }
 
-// It landed for a part that has ended; the directory counts it to the part that has begun since.
+// A page that came for a part in the region that has ended, and was dropped. If a new part has
+// begun, the directory believes that the shelf has the page for that one.
 void PageShelf::forget(const Coming& coming) {
   const auto region = regions_.find(coming.serial);
   if (region != regions_.end() && region->second.pages.contains(coming.page)) return;

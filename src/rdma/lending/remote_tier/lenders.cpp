@@ -80,7 +80,7 @@ std::uint32_t Lenders::begin(std::vector<std::string> addresses, NodeIdentity ex
 }
 
 void Lenders::follow(const std::vector<NamedLender>& named) {
-  // A process whose membership ended, and that is a member again, has another name, and its pages.
+  // A daemon whose membership ended and that joined again has another name, and still its pages.
   for (const NamedLender& lender : named) {
     if (lender.node == NodeIdentity{} || followed_.contains(lender.name)) continue;
     const auto known = std::ranges::find_if(followed_, [&](const auto& each) {
@@ -115,7 +115,7 @@ bool Lenders::keep_unlisted(std::uint32_t node) {
   Lender& lender = lenders_[node];
   if (lender.lease == 0 || !is_ready(node)) return false;
   if (std::exchange(lender.unlisted, true)) return true;
-  VMEM_LOG_WARN("node {} at {} is no member of the cluster any more, and answers: its pages move to other nodes",
+  VMEM_LOG_WARN("node {} at {} is no member of the cluster any more, but answers: its pages move to other nodes",
                 number(lender.identity), lender.address);
   lender.draining = true;
   lender.drain_rate = config_.repair_rate;
@@ -125,7 +125,7 @@ bool Lenders::keep_unlisted(std::uint32_t node) {
 
 void Lenders::set_drain(Lender& lender, const NamedLender& named) {
   if (std::exchange(lender.unlisted, false))
-    VMEM_LOG_INFO("node {} at {} is a member of the cluster again: {}", number(lender.identity), lender.address,
+    VMEM_LOG_INFO("node {} at {} is a member of the cluster again, as node {}", number(lender.identity), lender.address,
                   named.name);
   if (named.drains != lender.draining)
     VMEM_LOG_INFO("node {} at {} {}", named.name, lender.address,
