@@ -32,6 +32,7 @@ from cluster_world import Program, World, within
 READY_S = 60
 BEFORE_S = 10
 ROOM_USED_S = 2
+LEAST_IDLE = 1 / 3  # otherwise the load waits for the machine's cores, not for the cluster
 BEFORE = "the same load just before"
 TABLE = "table"
 # With pauses: some of the processors' time is left.
@@ -85,6 +86,18 @@ class Load:
                             f"wrong, failed calls {told['failed']}, slowest calls in ms {told['slowest_ms']}")
 
 
+def core_time() -> tuple[int, int]:
+    """Ticks that the cores were idle, and all."""
+    ticks = pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    # user nice system idle iowait irq softirq steal
+    fields = [int(each) for each in ticks[:8]]
+    return fields[3] + fields[4], sum(fields)
+
+
+def idle_share(before: tuple[int, int], after: tuple[int, int]) -> float:
+    return (after[0] - before[0]) / max(1, after[1] - before[1])
+
+
 class Registry(Load):
     def run(self, asked: argparse.Namespace) -> None:
         self.start(daemons=2)
@@ -134,11 +147,12 @@ class Join(Load):
     def run(self, asked: argparse.Namespace) -> None:
         self.start(daemons=1)
         # It has more pages than there is room for, and tries to write them again and again.
-        filler = self.world.program("filler", "scanner", ["hbm=32MiB", "host=16MiB", "--pages", "96"], self.hear)
+        filler = self.world.program("filler", "scanner",
+                                    ["--pause-ms", "10", "hbm=32MiB", "host=16MiB", "--pages", "96"], self.hear)
         self.wait("the filler", lambda: filler.figures["operations"] > 50)
         before = self.rates(*self.measure(BEFORE_S))
         base, slowest = statistics.median(before), min(before)
-        begun = time.monotonic()
+        begun, cores = time.monotonic(), core_time()
         daemon = self.world.daemon("late", ["--listen", "127.0.0.1:0", "--lend", "96MiB"])
         self.wait("the daemon", daemon.is_ready)
         ready = time.monotonic()
@@ -146,9 +160,13 @@ class Join(Load):
         took = time.monotonic() - ready
         self.figures.add("room of a daemon that joins is used", took, "s", most=ROOM_USED_S)
         self.measure(max(0.0, begun + BEFORE_S - time.monotonic()))
+        idle = idle_share(cores, core_time())
         limit, name = (slowest, "the slowest second before") if asked.noisy else (base, "the median second before")
         self.figures.add("the slowest second while a daemon joins", min(self.rates(begun, begun + BEFORE_S)), "op/s",
-                         limit=limit, limit_name=name, least=asked.ratio, median_before=base, slowest_before=slowest)
+                         limit=limit, limit_name=name, least=asked.ratio, median_before=base, slowest_before=slowest,
+                         idle_share=idle)
+        if not asked.noisy:
+            self.figures.add("share of the cores' time that was idle meanwhile", idle, "", least=LEAST_IDLE)
         self.finish()
 
     def received(self, daemon) -> bool:

@@ -20,6 +20,7 @@ from watch import END_S, HERE, Process
 
 NAME = "campaign"
 START_S = 30
+REPORT_S = 5  # within which a program that works says what it has done
 BASE = "0x600000000000"  # below the libraries, which lie elsewhere in each process
 EMULATED = "devices=1,hbm=256MiB,host=1GiB"
 # A process in a pid namespace of its own is not seen by daemons: its end shows when its lease ends.
@@ -138,7 +139,10 @@ class Program(Node):
         self.history.append((told["at"], told["operations"]))
 
     def rate(self, begin: float, end: float) -> float:
-        """Operations a second in a time; between two reports they are taken to be even."""
+        """Operations a second in a time; between two reports they are taken to be even. Waits for the
+        report after the end, unless the program stands still.
+        """
+        within(REPORT_S, lambda: "" if self.history and self.history[-1][0] >= end else "no report")
         return (self.operations_at(end) - self.operations_at(begin)) / (end - begin)
 
     def operations_at(self, at: float) -> float:
