@@ -139,8 +139,8 @@ class Program(Node):
         self.history.append((told["at"], told["operations"]))
 
     def rate(self, begin: float, end: float) -> float:
-        """Operations a second in a time; between two reports they are taken to be even. Waits for the
-        report after the end, unless the program stands still.
+        """Operations a second in a time; between two reports they are taken to be even. Waits for
+        the report after the end, unless the program stands still.
         """
         within(REPORT_S, lambda: "" if self.history and self.history[-1][0] >= end else "no report")
         return (self.operations_at(end) - self.operations_at(begin)) / (end - begin)

@@ -1,12 +1,12 @@
 """Network namespaces of this machine whose links have a rate, as machines on a switch have.
 
-Each host is a namespace with one address; its link to the switch, a bridge in a further namespace,
-is shaped by `tbf` in both directions. Needs root, `ip` and `tc`.
+Each host is a namespace with one address in each network; its link to that network's switch, a
+bridge in a further namespace, is shaped by `tbf` in both directions. Needs root, `ip` and `tc`.
 """
 import os
 import subprocess
 
-SUBNET = "10.77.0."
+SUBNET = "10.77."
 BURST = "32kb"  # sent at once after a pause: little beside a page
 
 
@@ -19,17 +19,20 @@ def _run(*words: str) -> None:
 class ShapedLinks:
     """Errors: OSError, which says what this machine does not permit."""
 
-    def __init__(self, hosts: int, mbit_s: int):
+    def __init__(self, hosts: int, mbit_s: int, networks: int = 1):
         self.made: list[str] = []
         self.mbit_s = mbit_s
         self.tag = f"vmem{os.getpid()}"
         try:
             self._make(f"{self.tag}-switch")
-            self._in_switch("ip", "link", "add", "switch", "type", "bridge")
-            self._in_switch("ip", "addr", "add", f"{SUBNET}254/24", "dev", "switch")
-            self._in_switch("ip", "link", "set", "switch", "up")
+            for network in range(networks):
+                self._in_switch("ip", "link", "add", f"switch{network}", "type", "bridge")
+                self._in_switch("ip", "addr", "add", f"{SUBNET}{network}.254/24", "dev", f"switch{network}")
+                self._in_switch("ip", "link", "set", f"switch{network}", "up")
             for host in range(hosts):
-                self._add(host, mbit_s)
+                self._make(f"{self.tag}-{host}")
+                for network in range(networks):
+                    self._connect(host, network)
         except OSError:
             self.remove()
             raise
@@ -39,8 +42,15 @@ class ShapedLinks:
         return ["ip", "netns", "exec", f"{self.tag}-{host}"]
 
     @staticmethod
-    def address(host: int) -> str:
-        return f"{SUBNET}{host + 1}"
+    def address(host: int, network: int = 0) -> str:
+        return f"{SUBNET}{network}.{host + 1}"
+
+    def pull(self, host: int, network: int) -> None:
+        """Pulls the host's cable out: what is sent over it is lost, and nobody is told."""
+        self._in_switch("ip", "link", "set", f"port{host}-{network}", "down")
+
+    def plug(self, host: int, network: int) -> None:
+        self._in_switch("ip", "link", "set", f"port{host}-{network}", "up")
 
     def sent_bytes(self, host: int) -> int:
         path = "/sys/class/net/eth0/statistics/tx_bytes"
@@ -59,13 +69,13 @@ class ShapedLinks:
     def _in_switch(self, *words: str) -> None:
         _run("ip", "netns", "exec", f"{self.tag}-switch", *words)
 
-    def _add(self, host: int, mbit_s: int) -> None:
-        name = f"{self.tag}-{host}"
-        self._make(name)
-        self._in_switch("ip", "link", "add", f"port{host}", "type", "veth", "peer", "name", "eth0", "netns", name)
-        self._in_switch("ip", "link", "set", f"port{host}", "master", "switch", "up")
-        shape = ["root", "tbf", "rate", f"{mbit_s}mbit", "burst", BURST, "latency", "400ms"]
-        self._in_switch("tc", "qdisc", "add", "dev", f"port{host}", *shape)
-        _run(*self.inside(host), "ip", "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
-        _run(*self.inside(host), "ip", "link", "set", "eth0", "up")
-        _run(*self.inside(host), "tc", "qdisc", "add", "dev", "eth0", *shape)
+    def _connect(self, host: int, network: int) -> None:
+        port, card = f"port{host}-{network}", f"eth{network}"
+        inside = self.inside(host)
+        self._in_switch("ip", "link", "add", port, "type", "veth", "peer", "name", card, "netns", f"{self.tag}-{host}")
+        self._in_switch("ip", "link", "set", port, "master", f"switch{network}", "up")
+        shape = ["root", "tbf", "rate", f"{self.mbit_s}mbit", "burst", BURST, "latency", "400ms"]
+        self._in_switch("tc", "qdisc", "add", "dev", port, *shape)
+        _run(*inside, "ip", "addr", "add", f"{self.address(host, network)}/24", "dev", card)
+        _run(*inside, "ip", "link", "set", card, "up")
+        _run(*inside, "tc", "qdisc", "add", "dev", card, *shape)

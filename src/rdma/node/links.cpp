@@ -51,9 +51,8 @@ bool Links::keep_up() {
   const std::uint64_t now = clock_.now_us();
   for (auto each = links_.begin(); each != links_.end();) {
     Link& link = (each++)->second;  // its user may remove it
-    const bool quiet =
-        link.state == Link::State::up && !link.pinged && !link.closing && now - link.heard_us >= times_.ping_us;
-    if (quiet) ping(link);
+    const bool quiet = link.state == Link::State::up && !link.closing && now - link.heard_us >= times_.ping_us;
+    if (quiet) pings_.send(link.peer);
     if (link.state != Link::State::away || now < link.again_us) continue;
     did = true;
     connect(link);
@@ -71,16 +70,6 @@ void Links::connect(Link& link) {
   link.state = Link::State::connecting;
 }
 
-// When the pong comes, the link's connection may be another.
-void Links::ping(Link& link) {
-  const Call ping{.peer = link.peer, .kind = wire::Kind::ping, .deadline_us = clock_.now_us() + times_.request_us};
-  const auto pong = [this, id = link.id, peer = link.peer](const CallEnd&) {
-    const auto found = links_.find(id);
-    if (found != links_.end() && found->second.peer == peer) found->second.pinged = false;
-  };
-  link.pinged = calls_.begin(ping, pong).has_value();
-}
-
 void Links::close(LinkId link, std::string why, std::uint64_t rest_us) {
   const auto found = links_.find(link);
   if (found == links_.end()) return;
@@ -96,7 +85,6 @@ bool Links::connected(PeerId peer, const Connected& connected) {
   if (link == nullptr) return false;
   if (link->state != Link::State::connecting || link->closing) return true;
   link->state = Link::State::up;
-  link->pinged = false;
   link->up_us = link->heard_us = clock_.now_us();
   const LinkId id = link->id;
   if (const Status used = link->user->up(id, connected); !used) close(id, used.error().message);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "rdma/node/calls.hpp"
+#include "rdma/node/pings.hpp"
 #include "rdma/transport/transport.hpp"
 
 namespace vmem::rdma {
@@ -43,8 +43,8 @@ struct LinkTimes {
 
 class Links {
  public:
-  Links(Transport& transport, Calls& calls, const Clock& clock, LinkTimes times)
-      : transport_(transport), calls_(calls), clock_(clock), times_(times) {}
+  Links(Transport& transport, Pings& pings, const Clock& clock, LinkTimes times)
+      : transport_(transport), pings_(pings), clock_(clock), times_(times) {}
 
   // REQUIRES: at least one address. The user outlives the link.
   LinkId add(std::vector<std::string> addresses, LinkUser& user);
@@ -80,17 +80,15 @@ class Links {
     std::uint64_t up_us = 0, heard_us = 0;
     bool closing = false;
     bool late = false;  // closing because of a deadline
-    bool pinged = false;
-    std::string why;  // it is closing
+    std::string why;    // it is closing
   };
   Link* find(PeerId peer);
   void connect(Link& link);
-  void ping(Link& link);
   void failed(Link& link, const LinkDown& down);
   std::uint64_t rest(Link& link, const LinkDown& down);
 
   Transport& transport_;
-  Calls& calls_;
+  Pings& pings_;
   const Clock& clock_;
   const LinkTimes times_;
   std::map<LinkId, Link> links_;

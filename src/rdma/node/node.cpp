@@ -27,7 +27,8 @@ Status Node::open() {
   VMEM_ASSIGN(transport_, setup_.make_transport(*this));
   peers_ = std::make_unique<PeerBook>(*transport_, *setup_.clock, setup_.silence_us);
   calls_ = std::make_unique<Calls>(*transport_, *peers_, *setup_.clock, setup_.self);
-  links_ = std::make_unique<Links>(*transport_, *calls_, *setup_.clock, setup_.times);
+  pings_ = std::make_unique<Pings>(*calls_, *peers_, *setup_.clock, setup_.times.request_us);
+  links_ = std::make_unique<Links>(*transport_, *pings_, *setup_.clock, setup_.times);
   page_calls_ = std::make_unique<PageCalls>(*calls_, *setup_.clock);
   outbox_ = std::make_unique<PageOutbox>(*peers_);
   return {};

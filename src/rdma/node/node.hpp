@@ -66,6 +66,7 @@ class Node final : public Receiver {
   Calls& calls() noexcept { return *calls_; }
   PageCalls& page_calls() noexcept { return *page_calls_; }
   PageOutbox& outbox() noexcept { return *outbox_; }
+  Pings& pings() noexcept { return *pings_; }
   Links& links() noexcept { return *links_; }
   PeerBook& peers() noexcept { return *peers_; }
   // Without own_thread: does what is possible now; false: nothing was. turn() progresses the
@@ -100,6 +101,7 @@ class Node final : public Receiver {
   // Constant after open().
   std::unique_ptr<PeerBook> peers_;
   std::unique_ptr<Calls> calls_;
+  std::unique_ptr<Pings> pings_;
   std::unique_ptr<Links> links_;
   std::unique_ptr<PageCalls> page_calls_;
   std::unique_ptr<PageOutbox> outbox_;

@@ -109,6 +109,11 @@ void PeerBook::heard(PeerId peer) {
   if (const auto found = peers_.find(peer); found != peers_.end()) found->second.heard_us = clock_.now_us();
 }
 
+bool PeerBook::was_heard(PeerId peer, std::uint64_t within_us) const {
+  const auto found = peers_.find(peer);
+  return found != peers_.end() && clock_.now_us() - found->second.heard_us < within_us;
+}
+
 bool PeerBook::has(NodeId node) const {
   return std::ranges::any_of(peers_, [&](const auto& each) { return each.second.peer.node.id == node; });
 }

@@ -38,6 +38,8 @@ class PeerBook {
   // Whether the request names the node of its connection, which counts as heard then.
   bool is_from(const Peer& peer, const wire::Header& header);
   void heard(PeerId peer);
+  // Whether the peer has said something within that time. A peer that is gone has not.
+  bool was_heard(PeerId peer, std::uint64_t within_us) const;
   bool has(NodeId node) const;
   // Whether another tenant is connected under the id.
   bool is_anothers(NodeId node, const std::string& tenant) const;

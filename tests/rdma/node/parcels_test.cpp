@@ -107,6 +107,14 @@ TEST_F(ParcelsTest, MalformedOnesAreDropped) {
   EXPECT_TRUE(got.empty());
 }
 
+TEST_F(ParcelsTest, OneThatFindsAConnectionDeadHasItClosed) {
+  clock.advance(Pings::kQuietUs);
+  fabric.set_silence(NodeId{2}, true);
+  ASSERT_TRUE(send(10));
+  clock.advance(LinkTimes{}.request_us);
+  until([&] { return !first->links().is_up(to_second); });
+}
+
 TEST_F(ParcelsTest, TheEndWaitsForNothingThatWasDelivered) {
   ASSERT_TRUE(send(2000));
   until([&] { return got.size() == 1 && out->quiesced(); });

@@ -165,7 +165,7 @@ TEST_F(SocketDirectory, AProcessThatReturnsFromMainLeavesNoName) {
   const pid_t child = ::fork();
   if (child == 0) {
     if (::setgid(kSomebody) != 0 || ::setuid(kSomebody) != 0) ::_exit(1);
-    // Nobody destroys it, and it stays reachable: what a leak checker finds would change the exit status.
+    // Nobody destroys it, and it stays reachable: a leak would change the exit status.
     static auto* const listener =
         new Result<LocalListener>(LocalListener::create(*crypto, *SocketAddress::parse("127.0.0.1:40001")));
     std::exit(*listener && files() == 2 ? 0 : 1);

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""A daemon with two addresses, in two networks, of which first one fails, then the other.
+
+A program reads a table of which the daemon has the only copy, and keeps pages of its own there.
+Every byte is compared. While one network works no call fails, and after a second at most the load
+is as fast as before. Prints `skipped` and why where namespaces or `tbf` are not permitted.
+
+    tests/campaign/cluster_paths.py --bin build/release/bin [--mbit 400] [--json FILE]
+"""
+import argparse
+import contextlib
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+from cluster_figures import Figures
+from cluster_world import Program, World, within
+from shaped_links import ShapedLinks
+
+READY_S = 60
+SPAN_S = 10
+SKIPPED = 77
+REGISTRY, LENDER, USER = range(3)  # hosts
+PORT = 7000
+TABLE = "table"
+SMALL = ["--pause-ms", "20", "--pages", "32", "hbm=32MiB", "host=16MiB"]
+ROOMY = ["hbm=64MiB", "host=256MiB"]
+
+
+class Paths:
+    def __init__(self, build: str, seed: int, links: ShapedLinks):
+        self.links = links
+        self.world = World(build, seed, lease_s=90, host=links.address(REGISTRY), inside=links.inside(REGISTRY))
+        self.figures = Figures(self.world.vmem, seed)
+        self.secret = pathlib.Path(self.world.folder, "secret")
+        subprocess.run([self.world.vmem, "secret", "new", str(self.secret)], check=True, stdout=subprocess.DEVNULL)
+        self.slowest_s = 0.0
+
+    def hear(self, program: Program, event: dict) -> None:
+        if event["event"] in ("wrong", "late", "failed"):
+            self.figures.fail(f"{program.name}: {event}")
+
+    def wait(self, what: str, holds) -> None:
+        if within(READY_S, lambda: "" if holds() else what):
+            raise RuntimeError(f"{what}: not within {READY_S} s: {[each.said() for each in self.world.nodes]}")
+
+    def program(self, name: str, role: str, arguments: list[str]) -> Program:
+        return self.world.program(name, role, [*arguments, f"secret={self.secret}"], self.hear,
+                                  inside=self.links.inside(USER))
+
+    def end(self, node) -> None:
+        for problem in self.world.end_of(node):
+            self.figures.fail(problem)
+        self.world.nodes.remove(node)
+
+    def run(self, asked: argparse.Namespace) -> None:
+        addresses = ",".join(f"{self.links.address(LENDER, network)}:{PORT}" for network in range(2))
+        daemon = self.world.daemon("keeper", ["--listen", f"0.0.0.0:{PORT}", "--advertise", addresses, "--lend", "96MiB",
+                                              "--copies", "128MiB", "--secret", str(self.secret)],
+                                   inside=self.links.inside(LENDER))
+        self.wait("the daemon", daemon.is_ready)
+        publisher = self.program(TABLE, "publisher", ROOMY)
+        self.wait("the table", lambda: publisher.figures.get("publications"))
+        self.end(publisher)
+        self.world.tell(names=[TABLE], owners=[])
+        self.user = self.program("user", "scanner", SMALL)
+        # All its own pages are written then, and some are on the daemon.
+        self.wait("the load", lambda: self.user.figures["operations"] > 200)
+        before = self.rate(self.span(SPAN_S))
+        for failed, name in enumerate(("first", "second")):
+            self.links.plug(LENDER, 1 - failed)
+            self.links.pull(LENDER, failed)
+            begin, end = self.span(SPAN_S)
+            self.figures.add(f"pause of the load after the {name} network has failed", self.pause(begin, end), "s",
+                             most=asked.pause)
+            self.figures.add(f"the load while the {name} network is away", self.rate((end - SPAN_S / 2, end)), "op/s",
+                             limit=before, limit_name="the same load over the first network", least=asked.ratio)
+        self.links.plug(LENDER, 1)
+        self.end(self.user)
+        self.end(daemon)
+        told = self.user.figures
+        self.figures.expect(not told["wrong"] and not told["failed"], f"{told['operations']} operations, {told['wrong']} "
+                            f"wrong, failed calls {told['failed']}, slowest calls in ms {told['slowest_ms']}")
+
+    @staticmethod
+    def span(seconds: float) -> tuple[float, float]:
+        begin = time.monotonic()
+        time.sleep(seconds)
+        return begin, begin + seconds
+
+    def rate(self, span: tuple[float, float]) -> float:
+        return self.user.rate(*span)
+
+    def pause(self, begin: float, end: float) -> float:
+        """The longest time between two reports, which come after operations."""
+        times = [at for at, _ in self.user.history if begin <= at <= end]
+        return max(after - before for before, after in zip([begin, *times], [*times, end], strict=True))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", required=True, help="the build's folder of programs, build/release/bin")
+    parser.add_argument("--mbit", type=int, default=400, help="megabits a second of each link")
+    parser.add_argument("--pause", type=float, default=4, help="seconds that the load may stand still")
+    parser.add_argument("--ratio", type=float, default=0.9, help="least ratio of the load's rate to that before")
+    parser.add_argument("--json", help="a file for the figures, as records of vmem bench")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
+    asked = parser.parse_args()
+    print(f"two networks of {asked.mbit} Mbit/s: seed {asked.seed}", flush=True)
+    try:
+        links = ShapedLinks(3, asked.mbit, networks=2)
+    except OSError as error:
+        print(f"skipped: {error}")
+        return SKIPPED
+    measured = Paths(str(pathlib.Path(asked.bin).resolve().parent), asked.seed, links)
+    try:
+        measured.run(asked)
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+        measured.figures.fail(str(error))
+    finally:
+        measured.world.end(keep=bool(measured.figures.failures))
+        links.remove()
+    return measured.figures.end(asked.json, measured.world.folder)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())
+    sys.exit(1)
