@@ -46,14 +46,14 @@ class ShapedLinks:
         return f"{SUBNET}{network}.{host + 1}"
 
     def pull(self, host: int, network: int) -> None:
-        """Pulls the host's cable out: what is sent over it is lost, and nobody is told."""
+        """Pulls the host's cable out: what is sent over it is lost, and no connection is closed."""
         self._in_switch("ip", "link", "set", f"port{host}-{network}", "down")
 
     def plug(self, host: int, network: int) -> None:
         self._in_switch("ip", "link", "set", f"port{host}-{network}", "up")
 
-    def sent_bytes(self, host: int) -> int:
-        path = "/sys/class/net/eth0/statistics/tx_bytes"
+    def sent_bytes(self, host: int, network: int = 0) -> int:
+        path = f"/sys/class/net/eth{network}/statistics/tx_bytes"
         return int(subprocess.run([*self.inside(host), "cat", path], capture_output=True, check=True).stdout)
 
     def remove(self) -> None:

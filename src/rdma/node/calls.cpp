@@ -148,6 +148,10 @@ void Calls::settle(OpenCalls::iterator call) {
   open_.erase(call);
 }
 
+bool Calls::awaits(PeerId peer) const {
+  return std::ranges::any_of(open_, [&](const auto& each) { return each.second.peer == peer; });
+}
+
 // ---- services that leave ----
 
 bool Calls::any_of(const Service* owner) const {

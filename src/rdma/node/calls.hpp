@@ -71,6 +71,8 @@ class Calls {
   // The connection is gone.
   void break_all(PeerId peer);
 
+  // Whether an answer of the peer is awaited.
+  bool awaits(PeerId peer) const;
   bool any_of(const Service* owner) const;
   // Forgets the service's calls: they no longer end.
   void drop(const Service* owner);

@@ -107,7 +107,7 @@ bool Node::turn() {
 bool Node::step() {
   bool did = events_.handle_some(*transport_, [&](Event& event) { handle(event); });
   did |= links_->keep_up();
-  close_late();
+  if (events_.used_up()) close_late();  // an answer may be among those that are left
   peers_->close_silent();
   for (std::size_t i = 0; i < services_.size(); ++i) {
     if (services_[i] != nullptr) did |= services_[i]->step();
@@ -184,6 +184,7 @@ void Node::handle(PeerId peer, const Message& message) {
 
 void Node::request(const Peer& from, const wire::Parsed& message) {
   if (!peers_->is_from(from, message.header)) return;
+  links_->heard(from.id);
   if (message.header.kind == Kind::ping) return pong(from, message.header.request);
   Service* const server = server_of(message.header.kind);
   server != nullptr ? server->request(from, message) : peers_->reject();

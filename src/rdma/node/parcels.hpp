@@ -1,7 +1,8 @@
 // Messages of up to kMostBytes between parts of two nodes, for what is neither a page nor a fixed
 // record: the directory's messages, the registry's. A parcel may be lost, and parcels may overtake
 // each other; whoever needs an answer sends again. A ping follows one to a node that has been
-// quiet, so that a connection which carries nothing any more is closed, and the next address used.
+// quiet, so that a connection which carries nothing any more is closed. Whoever made it then tries
+// the node's next address.
 //
 // Small ones travel in the message's header. Larger ones pass through buffers that are registered
 // once; without a free one a parcel is not sent, or not received.

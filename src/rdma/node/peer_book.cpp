@@ -81,9 +81,12 @@ const Peer* PeerBook::find(PeerId peer) const {
 }
 
 const Peer* PeerBook::find(NodeIdentity node) const {
-  for (const auto& [id, entry] : peers_)
-    if (!entry.closing && entry.peer.node == node) return &entry.peer;
-  return nullptr;
+  const Entry* best = nullptr;
+  for (const auto& [id, entry] : peers_) {
+    if (entry.closing || entry.peer.node != node) continue;
+    if (best == nullptr || entry.heard_us > best->heard_us) best = &entry;
+  }
+  return best == nullptr ? nullptr : &best->peer;
 }
 
 std::uint16_t PeerBook::version(PeerId peer) const {

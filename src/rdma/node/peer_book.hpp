@@ -29,7 +29,8 @@ class PeerBook {
   std::optional<Peer> gone(PeerId peer, const Gone& gone);
 
   const Peer* find(PeerId peer) const;
-  // A connection to the node, whichever side made it, that is not being closed.
+  // A connection to the node, whichever side made it, that is not being closed; of several the one
+  // that something came over last.
   const Peer* find(NodeIdentity node) const;
   // Of the messages to the peer. A peer that is gone has any.
   std::uint16_t version(PeerId peer) const;

@@ -2,10 +2,11 @@
 
 namespace vmem::rdma {
 
+// One that cannot be sent is sent at the next occasion.
 void Pings::send(PeerId peer) {
-  if (!sent_.insert(peer).second) return;
+  if (calls_.awaits(peer)) return;
   const Call ping{.peer = peer, .kind = wire::Kind::ping, .deadline_us = clock_.now_us() + answer_us_};
-  if (!calls_.begin(ping, [this, peer](const CallEnd&) { sent_.erase(peer); })) sent_.erase(peer);
+  (void)calls_.begin(ping, [](const CallEnd&) {});
 }
 
 void Pings::send_if_quiet(PeerId peer) {

@@ -1,11 +1,11 @@
 // Pings tell whether a connection still carries anything. One that is not answered in time closes
-// its connection, as any late call does (Node::close_late).
+// its connection, as any late call does (Node::close_late). So none is sent while an answer of the
+// peer is awaited.
 //
 // Thread: the node's.
 #pragma once
 
 #include <cstdint>
-#include <set>
 
 #include "base/clock.hpp"
 #include "rdma/node/calls.hpp"
@@ -15,15 +15,15 @@ namespace vmem::rdma {
 
 class Pings {
  public:
+  // What is sent just after the peer's last message has no ping; its repetition has one.
   static constexpr std::uint64_t kQuietUs = 100'000;
 
   Pings(Calls& calls, const PeerBook& peers, const Clock& clock, std::uint64_t answer_us)
       : calls_(calls), peers_(peers), clock_(clock), answer_us_(answer_us) {}
 
-  // Unless one is on its way over this connection.
   void send(PeerId peer);
-  // For a message without an answer of its own: whether it arrives shows only by what the peer says
-  // next. Nothing if the peer has said something within kQuietUs.
+  // Unless the peer has said something within kQuietUs. With a message that is no call and is
+  // repeated until it is answered.
   void send_if_quiet(PeerId peer);
 
  private:
@@ -31,7 +31,6 @@ class Pings {
   const PeerBook& peers_;
   const Clock& clock_;
   const std::uint64_t answer_us_;
-  std::set<PeerId> sent_;  // not answered yet
 };
 
 }  // namespace vmem::rdma

@@ -29,6 +29,7 @@ class EventBatch {
     while (next_ < end) handle(events_[next_++]);
     return any;
   }
+  bool used_up() const { return next_ == events_.size(); }
 
  private:
   std::vector<Event> events_;

@@ -90,6 +90,17 @@ TEST_F(NodeTest, ARequestGoesToTheServiceOfItsKind) {
   EXPECT_EQ(host->peers().rejected(), 1u) << "nobody serves `end`";
 }
 
+// One that this node made, beside the other node's.
+TEST_F(NodeTest, OfTwoConnectionsToANodeTheOneThatSpokeLastIsUsed) {
+  transport.push(kOther, Connected{.node = {kThere, Incarnation{1}}, .by_us = true});
+  for (const PeerId last : {kPeer, kOther, kPeer}) {
+    clock.advance(1);
+    transport.says(last, kThere, Kind::ping, ConstBytes{});
+    host->step();
+    EXPECT_EQ(host->peers().find(NodeIdentity{kThere, Incarnation{1}})->id, last);
+  }
+}
+
 TEST_F(NodeTest, ARequestOfAnotherNodeOrNoneGoesNowhere) {
   transport.says(kPeer, NodeId{8}, Kind::fetch, ConstBytes{});
   transport.says(kOther, kThere, Kind::fetch, ConstBytes{});

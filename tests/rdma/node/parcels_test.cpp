@@ -107,12 +107,42 @@ TEST_F(ParcelsTest, MalformedOnesAreDropped) {
   EXPECT_TRUE(got.empty());
 }
 
-TEST_F(ParcelsTest, OneThatFindsAConnectionDeadHasItClosed) {
+// A node that is reached at two addresses.
+TEST_F(ParcelsTest, OneThatFindsAConnectionDeadHasItMadeAnewOverTheNextAddress) {
+  const LinkTimes times;
+  first->links().remove(to_second);
+  to_second = first->links().add({"node:2", "node:2/2"}, user);
+  until([&] { return first->links().is_up(to_second); });
+  std::uint64_t dead = 0;
+  for (const std::size_t bytes : {std::size_t{10}, std::size_t{5000}}) {
+    clock.advance(times.reconnect_us);
+    fabric.set_cut(NodeId{2}, 2 - dead, false);
+    fabric.set_cut(NodeId{2}, dead, true);
+    const PeerId was = first->links().peer(to_second);
+    const std::uint64_t begun_us = clock.now_us();
+    ASSERT_TRUE(send(bytes));
+    until([&] {
+      if (clock.now_us() == begun_us) clock.advance(times.request_us);
+      return first->links().is_up(to_second) && first->links().peer(to_second) != was;
+    });
+    EXPECT_LT(clock.now_us() - begun_us, times.request_us + times.reconnect_us);
+    ASSERT_TRUE(send(20));
+    until([&] { return !got.empty() && got.back().size() == 20; });
+    got.clear();
+    dead = 2;
+  }
+}
+
+TEST_F(ParcelsTest, OneToAQuietNodeThatLivesClosesNothing) {
+  const PeerId was = first->links().peer(to_second);
   clock.advance(Pings::kQuietUs);
-  fabric.set_silence(NodeId{2}, true);
   ASSERT_TRUE(send(10));
+  until([&] { return got.size() == 1; });
   clock.advance(LinkTimes{}.request_us);
-  until([&] { return !first->links().is_up(to_second); });
+  ASSERT_TRUE(send(10));
+  until([&] { return got.size() == 2; });
+  EXPECT_TRUE(first->links().is_up(to_second));
+  EXPECT_EQ(first->links().peer(to_second), was);
 }
 
 TEST_F(ParcelsTest, TheEndWaitsForNothingThatWasDelivered) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "rdma/node/scripted_transport.hpp"
+#include "rdma/transport/event_batch.hpp"
 
 namespace vmem::rdma {
 namespace {
@@ -62,6 +63,49 @@ TEST_F(PingsTest, WhoHasJustSaidSomethingIsNotInDoubt) {
   answer(0);
   pings.send_if_quiet(peer);
   EXPECT_EQ(transport.sent.size(), 1u) << "its pong is word of it";
+}
+
+TEST_F(PingsTest, ARequestOfThePeerIsWordOfIt) {
+  pass(Pings::kQuietUs);
+  transport.says(peer, kThere, wire::Kind::ping, {});
+  pass(0);
+  ASSERT_EQ(transport.sent.size(), 1u) << "the pong";
+  pings.send_if_quiet(peer);
+  EXPECT_EQ(transport.sent.size(), 1u);
+}
+
+TEST_F(PingsTest, WhereAnAnswerIsAwaitedItsOwnDeadlineCloses) {
+  const Call call{
+      .peer = peer, .kind = wire::Kind::allocate, .deadline_us = clock.now_us() + 2 * LinkTimes{}.request_us};
+  ASSERT_TRUE(host->calls().begin(call, [](const CallEnd&) {}));
+  pass(LinkTimes{}.request_us);
+  pings.send_if_quiet(peer);
+  pass(LinkTimes{}.request_us - 1);
+  EXPECT_EQ(transport.sent.size(), 1u) << "the call alone";
+  EXPECT_TRUE(transport.closed.empty());
+  pass(1);
+  EXPECT_THAT(transport.closed, ElementsAre(peer));
+}
+
+TEST_F(PingsTest, OnePendingAtTheEndOfAConnectionIsForgotten) {
+  pings.send(peer);
+  transport.gone(peer);
+  pass(LinkTimes{}.request_us);
+  transport.connected(peer, kThere);
+  pass(0);
+  pings.send(peer);
+  EXPECT_EQ(transport.sent.size(), 2u);
+  EXPECT_TRUE(transport.closed.empty());
+}
+
+// A node that was held up finds many events at once.
+TEST_F(PingsTest, AnAnswerThatWaitsBehindOtherEventsIsInTime) {
+  pings.send(peer);
+  const wire::RequestId asked = transport.header(0).request;
+  for (std::size_t i = 0; i < 2 * EventBatch::kAtOnce; ++i) transport.says(peer, kThere, wire::Kind::ping, {});
+  transport.says(peer, asked, wire::Kind::pong, {});
+  pass(LinkTimes{}.request_us);
+  EXPECT_TRUE(transport.closed.empty());
 }
 
 TEST_F(PingsTest, OneThatCannotBeSentIsSentLater) {
