@@ -140,6 +140,21 @@ TEST_F(LinksTest, SilenceIsPingedAndAPongThatDoesNotComeClosesTheConnection) {
   EXPECT_EQ(user.downs[0].why, "it did not answer within 2s");
 }
 
+TEST_F(LinksTest, ARequestOfTheNodeIsWordOfIt) {
+  const LinkId link = host->links().add({"there"}, user);
+  pass(0);
+  reach();
+  pass(times.ping_us - 1);
+  transport.says(host->links().peer(link), NodeId{9}, wire::Kind::ping, {});
+  pass(0);
+  pass(times.ping_us - 1);
+  ASSERT_EQ(transport.sent.size(), 1u);
+  EXPECT_EQ(transport.header(0).kind, wire::Kind::pong);
+  pass(1);
+  ASSERT_EQ(transport.sent.size(), 2u);
+  EXPECT_EQ(transport.header(1).kind, wire::Kind::ping);
+}
+
 TEST_F(LinksTest, AnAddressThatCannotBeTriedIsToldAsOneThatFailed) {
   transport.next_connect = fail(VMEM_ERROR_INVALID_OPTION, "malformed");
   host->links().add({"there"}, user);
