@@ -51,8 +51,7 @@ bool Links::keep_up() {
   const std::uint64_t now = clock_.now_us();
   for (auto each = links_.begin(); each != links_.end();) {
     Link& link = (each++)->second;  // its user may remove it
-    const bool quiet = link.state == Link::State::up && !link.closing && now - link.heard_us >= times_.ping_us;
-    if (quiet) pings_.send(link.peer);
+    if (link.state == Link::State::up && !link.closing) pings_.send_if_quiet(link.peer, times_.ping_us);
     if (link.state != Link::State::away || now < link.again_us) continue;
     did = true;
     connect(link);
@@ -85,14 +84,10 @@ bool Links::connected(PeerId peer, const Connected& connected) {
   if (link == nullptr) return false;
   if (link->state != Link::State::connecting || link->closing) return true;
   link->state = Link::State::up;
-  link->up_us = link->heard_us = clock_.now_us();
+  link->up_us = clock_.now_us();
   const LinkId id = link->id;
   if (const Status used = link->user->up(id, connected); !used) close(id, used.error().message);
   return true;
-}
-
-void Links::heard(PeerId peer) {
-  if (Link* const link = find(peer)) link->heard_us = clock_.now_us();
 }
 
 bool Links::late(PeerId peer) {

@@ -62,7 +62,6 @@ class Links {
   // Events of the transport. False: of no link.
   bool connected(PeerId peer, const Connected& connected);
   bool gone(PeerId peer, const Gone& gone);
-  void heard(PeerId peer);
   // A call over this connection is beyond its deadline: others there would wait as long.
   bool late(PeerId peer);
 
@@ -77,7 +76,7 @@ class Links {
     PeerId peer{};
     std::uint64_t again_us = 0;  // when away: the next attempt
     std::uint64_t rest_us = 0;   // minimum delay of that attempt
-    std::uint64_t up_us = 0, heard_us = 0;
+    std::uint64_t up_us = 0;
     bool closing = false;
     bool late = false;  // closing because of a deadline
     std::string why;    // it is closing

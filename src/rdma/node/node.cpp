@@ -165,7 +165,6 @@ void Node::handle(PeerId peer, const Connected& connected) {
 void Node::handle(PeerId peer, const Message& message) {
   if (message.token != 0) {
     peers_->heard(peer);
-    links_->heard(peer);
     if (message.token <= kOwnToken) return calls_->landed(message.token);
     if (Service* const owner = owner_of(message.token)) owner->landed(message.token & kOwnToken);
     return;
@@ -175,7 +174,6 @@ void Node::handle(PeerId peer, const Message& message) {
   if (!parsed || from == nullptr) return peers_->reject();
   if (!wire::is_reply(parsed->header.kind)) return request(*from, *parsed);
   peers_->heard(peer);
-  links_->heard(peer);
   if (parsed->header.request.sequence != wire::kUnasked) return calls_->answered(peer, *parsed);
   for (Service* service : services_) {
     if (service != nullptr) service->notice(*from, *parsed);
@@ -184,7 +182,6 @@ void Node::handle(PeerId peer, const Message& message) {
 
 void Node::request(const Peer& from, const wire::Parsed& message) {
   if (!peers_->is_from(from, message.header)) return;
-  links_->heard(from.id);
   if (message.header.kind == Kind::ping) return pong(from, message.header.request);
   Service* const server = server_of(message.header.kind);
   server != nullptr ? server->request(from, message) : peers_->reject();

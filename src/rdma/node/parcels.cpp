@@ -87,7 +87,7 @@ Status Parcels::send(PeerId to, Topic topic, ConstBytes bytes) {
   if (buffer) send.payload = payload;
   VMEM_TRY(node_.transport().send({&send, 1}));
   if (buffer) leaving_.emplace(send.id, std::move(buffer));
-  node_.pings().send_if_quiet(to);
+  node_.pings().send_if_quiet(to, kQuietUs);
   return {};
 }
 

@@ -24,6 +24,8 @@ namespace vmem::rdma {
 class Parcels final : public Service {
  public:
   static constexpr std::size_t kMostBytes = 64 << 10;
+  // A parcel sent this soon after the node's last message has no ping; its repetition has one.
+  static constexpr std::uint64_t kQuietUs = 100'000;
   enum class Topic : std::uint32_t { directory, registry_request, registry_reply };
   static constexpr std::size_t kTopics = 3;
   using Receive = std::function<void(const Peer& from, ConstBytes bytes)>;

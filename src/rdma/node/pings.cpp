@@ -9,8 +9,8 @@ void Pings::send(PeerId peer) {
   (void)calls_.begin(ping, [](const CallEnd&) {});
 }
 
-void Pings::send_if_quiet(PeerId peer) {
-  if (!peers_.was_heard(peer, kQuietUs)) send(peer);
+void Pings::send_if_quiet(PeerId peer, std::uint64_t within_us) {
+  if (!peers_.was_heard(peer, within_us)) send(peer);
 }
 
 }  // namespace vmem::rdma

@@ -15,16 +15,12 @@ namespace vmem::rdma {
 
 class Pings {
  public:
-  // What is sent just after the peer's last message has no ping; its repetition has one.
-  static constexpr std::uint64_t kQuietUs = 100'000;
-
   Pings(Calls& calls, const PeerBook& peers, const Clock& clock, std::uint64_t answer_us)
       : calls_(calls), peers_(peers), clock_(clock), answer_us_(answer_us) {}
 
   void send(PeerId peer);
-  // Unless the peer has said something within kQuietUs. With a message that is no call and is
-  // repeated until it is answered.
-  void send_if_quiet(PeerId peer);
+  // Unless the peer has said something within that time.
+  void send_if_quiet(PeerId peer, std::uint64_t within_us);
 
  private:
   Calls& calls_;

@@ -135,7 +135,7 @@ TEST_F(ParcelsTest, OneThatFindsAConnectionDeadHasItMadeAnewOverTheNextAddress) 
 
 TEST_F(ParcelsTest, OneToAQuietNodeThatLivesClosesNothing) {
   const PeerId was = first->links().peer(to_second);
-  clock.advance(Pings::kQuietUs);
+  clock.advance(Parcels::kQuietUs);
   ASSERT_TRUE(send(10));
   until([&] { return got.size() == 1; });
   clock.advance(LinkTimes{}.request_us);

@@ -11,6 +11,7 @@ namespace {
 using ::testing::ElementsAre;
 
 constexpr NodeId kThere{9};
+constexpr std::uint64_t kQuietUs = 70'000;
 
 class PingsTest : public ::testing::Test {
  protected:
@@ -54,23 +55,23 @@ TEST_F(PingsTest, OneThatIsNotAnsweredClosesAConnectionThatTheOtherNodeMade) {
 }
 
 TEST_F(PingsTest, WhoHasJustSaidSomethingIsNotInDoubt) {
-  pass(Pings::kQuietUs - 1);
-  pings.send_if_quiet(peer);
+  pass(kQuietUs - 1);
+  pings.send_if_quiet(peer, kQuietUs);
   EXPECT_TRUE(transport.sent.empty());
   pass(1);
-  pings.send_if_quiet(peer);
+  pings.send_if_quiet(peer, kQuietUs);
   ASSERT_EQ(transport.sent.size(), 1u);
   answer(0);
-  pings.send_if_quiet(peer);
+  pings.send_if_quiet(peer, kQuietUs);
   EXPECT_EQ(transport.sent.size(), 1u) << "its pong is word of it";
 }
 
 TEST_F(PingsTest, ARequestOfThePeerIsWordOfIt) {
-  pass(Pings::kQuietUs);
+  pass(kQuietUs);
   transport.says(peer, kThere, wire::Kind::ping, {});
   pass(0);
   ASSERT_EQ(transport.sent.size(), 1u) << "the pong";
-  pings.send_if_quiet(peer);
+  pings.send_if_quiet(peer, kQuietUs);
   EXPECT_EQ(transport.sent.size(), 1u);
 }
 
@@ -79,7 +80,7 @@ TEST_F(PingsTest, WhereAnAnswerIsAwaitedItsOwnDeadlineCloses) {
       .peer = peer, .kind = wire::Kind::allocate, .deadline_us = clock.now_us() + 2 * LinkTimes{}.request_us};
   ASSERT_TRUE(host->calls().begin(call, [](const CallEnd&) {}));
   pass(LinkTimes{}.request_us);
-  pings.send_if_quiet(peer);
+  pings.send_if_quiet(peer, kQuietUs);
   pass(LinkTimes{}.request_us - 1);
   EXPECT_EQ(transport.sent.size(), 1u) << "the call alone";
   EXPECT_TRUE(transport.closed.empty());
