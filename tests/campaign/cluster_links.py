@@ -13,22 +13,18 @@ import contextlib
 import json
 import os
 import pathlib
-import random
-import signal
 import statistics
 import subprocess
 import sys
 
-from cluster_figures import Figures
-from cluster_world import Program, World, within
+from cluster_world import Program
 from honest import PAGE
+from linked_cluster import READY_S, LinkedCluster, measure, parser_of
 from shaped_links import ShapedLinks
 
-READY_S = 60
 PAGE_RATIO, TABLES_SENT = 1.25, 1.5
 LEAST_IDLE = 1 / 3  # otherwise a page waits for the machine's cores, not for the link
 WIRE = 1.06  # headers of Ethernet, IP, TCP and TLS, and acknowledgements
-SKIPPED = 77
 TABLE, TABLE_PAGES = "table", 48
 ROOM = ["hbm=128MiB", "host=256MiB"]
 SERVE = """
@@ -53,29 +49,18 @@ for _ in range(12):
 """
 
 
-class Links:
+class Links(LinkedCluster):
     def __init__(self, build: str, seed: int, links: ShapedLinks):
-        self.links = links
+        super().__init__(build, seed, links)
         self.timed: list[dict] = []
-        self.world = World(build, seed, lease_s=90, host=links.address(0), inside=links.inside(0))
-        self.figures = Figures(self.world.vmem, seed)
-        self.secret = pathlib.Path(self.world.folder, "secret")
-        subprocess.run([self.world.vmem, "secret", "new", str(self.secret)], check=True, stdout=subprocess.DEVNULL)
-        self.options = [*ROOM, f"secret={self.secret}"]
 
     def hear(self, program: Program, event: dict) -> None:
+        super().hear(program, event)
         if event["event"] == "timed":
             self.timed.append(event | {"reader": program.name})
-        elif event["event"] in ("wrong", "late", "failed"):
-            self.figures.fail(f"{program.name}: {event}")
 
-    def wait(self, what: str, holds) -> None:
-        if within(READY_S, lambda: "" if holds() else what):
-            raise RuntimeError(f"{what}: not within {READY_S} s: {[each.said() for each in self.world.nodes]}")
-
-    def run(self) -> None:
-        publisher = self.world.program(TABLE, "publisher", ["--copies", "0", *self.options], self.hear,
-                                       inside=self.links.inside(1))
+    def run(self, _: argparse.Namespace) -> None:
+        publisher = self.program(TABLE, "publisher", 1, ["--copies", "0", *ROOM])
         self.wait("the table", lambda: publisher.figures.get("publications"))
         self.world.tell(names=[TABLE], owners=[TABLE])
         bare = self.bare()
@@ -90,8 +75,7 @@ class Links:
         sent = (self.links.sent_bytes(1) - before) / (TABLE_PAGES * PAGE)
         self.figures.add("one table for three readers, sent by its owner", sent / WIRE, "tables", most=TABLES_SENT,
                          with_headers=sent, link_mbit_s=self.links.mbit_s)
-        for problem in self.world.end_of(publisher):
-            self.figures.fail(problem)
+        self.end(publisher)
         self.read_by_bench()
 
     @contextlib.contextmanager
@@ -107,9 +91,7 @@ class Links:
 
     def read_by_bench(self) -> None:
         """A daemon on the owner's host keeps the pages that `vmem bench` publishes and fetches."""
-        daemon = self.world.daemon("keeper", ["--listen", f"{self.links.address(1)}:0", "--copies", "128MiB",
-                                              "--secret", str(self.secret)], inside=self.links.inside(1))
-        self.wait("the daemon", daemon.is_ready)
+        daemon = self.daemon("keeper", 1, ["--listen", f"{self.links.address(1)}:0", "--copies", "128MiB"])
         records = pathlib.Path(self.world.folder, "page.json")
         with self.page_server() as server:
             command = [*self.links.inside(2), self.world.vmem, "bench", "cluster", "--rows", "page", "--driver",
@@ -126,8 +108,7 @@ class Links:
                          link_mbit_s=self.links.mbit_s)
         self.figures.add("share of the cores' time that was idle meanwhile", median["details"]["idle_share"], "",
                          least=LEAST_IDLE)
-        for problem in self.world.end_of(daemon):
-            self.figures.fail(problem)
+        self.end(daemon)
 
     def bare(self) -> float:
         """Seconds for a round trip and a copy of a page, by a plain socket."""
@@ -138,42 +119,16 @@ class Links:
 
     def read(self, hosts: list[int], pause_ms: int) -> None:
         """Programs on these hosts each read the whole table, and end."""
-        readers = [self.world.program(f"reader{host}.{pause_ms}", "timer",
-                                      ["--pause-ms", str(pause_ms), "--seed", str(host), *self.options], self.hear,
-                                      inside=self.links.inside(host)) for host in hosts]
+        readers = [self.program(f"reader{host}.{pause_ms}", "timer", host,
+                                ["--pause-ms", str(pause_ms), "--seed", str(host), *ROOM]) for host in hosts]
         self.wait("the readers", lambda: len(self.timed) == len(readers) * TABLE_PAGES)
         for reader in readers:
-            for problem in self.world.end_of(reader):
-                self.figures.fail(problem)
-            self.world.nodes.remove(reader)
+            self.end(reader)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", required=True, help="the build's folder of programs, build/release/bin")
-    parser.add_argument("--mbit", type=int, default=100, help="megabits a second of each link")
-    parser.add_argument("--json", help="a file for the figures, as records of vmem bench")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
-    asked = parser.parse_args()
-    print(f"links of {asked.mbit} Mbit/s: seed {asked.seed}", flush=True)
-    try:
-        links = ShapedLinks(5, asked.mbit)
-    except OSError as error:
-        print(f"skipped: {error}")
-        return SKIPPED
-    measured = Links(str(pathlib.Path(asked.bin).resolve().parent), asked.seed, links)
-    try:
-        measured.run()
-    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-        measured.figures.fail(str(error))
-    finally:
-        measured.world.end(keep=bool(measured.figures.failures))
-        links.remove()
-    return measured.figures.end(asked.json, measured.world.folder)
+    return measure(Links, parser_of(__doc__, mbit_s=100).parse_args(), hosts=5)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with contextlib.suppress(KeyboardInterrupt):
-        sys.exit(main())
-    sys.exit(1)
+    sys.exit(main())

@@ -9,22 +9,14 @@ each load goes on within `--pause` seconds (`remote_wait` is 3 s, so calls have 
     tests/campaign/cluster_paths.py --bin build/release/bin [--mbit 400] [--json FILE]
 """
 import argparse
-import contextlib
-import pathlib
-import random
-import signal
-import subprocess
 import sys
 import time
 
-from cluster_figures import Figures
-from cluster_world import Program, World, within
-from shaped_links import ShapedLinks
+from cluster_world import Program
+from linked_cluster import LinkedCluster, measure, parser_of
 
-READY_S = 60
 SPAN_S = 10
-SKIPPED = 77
-REGISTRY, LENDER, USER = range(3)  # hosts
+LENDER, USER = 1, 2  # hosts
 PORT = 7000
 TABLE = "table"
 SMALL = ["--pause-ms", "20", "hbm=32MiB", "host=16MiB"]
@@ -32,42 +24,17 @@ ROOMY = ["hbm=64MiB", "host=256MiB"]
 LEAST_SENT = 8 << 20  # bytes of pages in a span
 
 
-class Paths:
-    def __init__(self, build: str, seed: int, links: ShapedLinks):
-        self.links = links
-        self.world = World(build, seed, lease_s=90, host=links.address(REGISTRY), inside=links.inside(REGISTRY))
-        self.figures = Figures(self.world.vmem, seed)
-        self.secret = pathlib.Path(self.world.folder, "secret")
-        subprocess.run([self.world.vmem, "secret", "new", str(self.secret)], check=True, stdout=subprocess.DEVNULL)
-
-    def hear(self, program: Program, event: dict) -> None:
-        if event["event"] in ("wrong", "late", "failed"):
-            self.figures.fail(f"{program.name}: {event}")
-
-    def wait(self, what: str, holds) -> None:
-        if within(READY_S, lambda: "" if holds() else what):
-            raise RuntimeError(f"{what}: not within {READY_S} s: {[each.said() for each in self.world.nodes]}")
-
-    def program(self, name: str, role: str, arguments: list[str]) -> Program:
-        return self.world.program(name, role, [*arguments, f"secret={self.secret}"], self.hear,
-                                  inside=self.links.inside(USER))
-
-    def end(self, node) -> None:
-        for problem in self.world.end_of(node):
-            self.figures.fail(problem)
-        self.world.nodes.remove(node)
-
+class Paths(LinkedCluster):
     def run(self, asked: argparse.Namespace) -> None:
         addresses = ",".join(f"{self.links.address(LENDER, network)}:{PORT}" for network in range(2))
-        daemon = self.world.daemon("keeper", ["--listen", f"0.0.0.0:{PORT}", "--advertise", addresses, "--lend", "96MiB",
-                                              "--copies", "128MiB", "--secret", str(self.secret)],
-                                   inside=self.links.inside(LENDER))
-        self.wait("the daemon", daemon.is_ready)
-        publisher = self.program(TABLE, "publisher", ROOMY)
+        daemon = self.daemon("keeper", LENDER, ["--listen", f"0.0.0.0:{PORT}", "--advertise", addresses, "--lend", "96MiB",
+                                                "--copies", "128MiB"])
+        publisher = self.program(TABLE, "publisher", USER, ROOMY)
         self.wait("the table", lambda: publisher.figures.get("publications"))
         self.end(publisher)
         self.world.tell(names=[TABLE], owners=[])
-        users = [self.program("reader", "scanner", SMALL), self.program("writer", "scanner", [*SMALL, "--pages", "32"])]
+        users = [self.program("reader", "scanner", USER, SMALL),
+                 self.program("writer", "scanner", USER, [*SMALL, "--pages", "32"])]
         # All pages of the second one are written then, and some are on the daemon.
         self.wait("the loads", lambda: all(each.figures["operations"] > 200 for each in users))
         span = self.span(SPAN_S)
@@ -108,33 +75,11 @@ def pause(user: Program, begin: float, end: float) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bin", required=True, help="the build's folder of programs, build/release/bin")
-    parser.add_argument("--mbit", type=int, default=400, help="megabits a second of each link")
+    parser = parser_of(__doc__, mbit_s=400)
     parser.add_argument("--pause", type=float, default=2, help="seconds that the load may stand still")
     parser.add_argument("--ratio", type=float, default=0.9, help="least ratio of the load's rate to that before")
-    parser.add_argument("--json", help="a file for the figures, as records of vmem bench")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
-    asked = parser.parse_args()
-    print(f"two networks of {asked.mbit} Mbit/s: seed {asked.seed}", flush=True)
-    try:
-        links = ShapedLinks(3, asked.mbit, networks=2)
-    except OSError as error:
-        print(f"skipped: {error}")
-        return SKIPPED
-    measured = Paths(str(pathlib.Path(asked.bin).resolve().parent), asked.seed, links)
-    try:
-        measured.run(asked)
-    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-        measured.figures.fail(str(error))
-    finally:
-        measured.world.end(keep=bool(measured.figures.failures))
-        links.remove()
-    return measured.figures.end(asked.json, measured.world.folder)
+    return measure(Paths, parser.parse_args(), hosts=3, networks=2)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with contextlib.suppress(KeyboardInterrupt):
-        sys.exit(main())
-    sys.exit(1)
+    sys.exit(main())
