@@ -134,7 +134,7 @@ class ScriptedTransport final : public Transport {
       const auto lent = wire::read_lent(parsed->body);
       require(lent && lent->bytes.memory <= kLentBytes && lent->bytes.disk <= kDiskGranules * kGranuleBytes,
               "no lease is larger than what there is");
-      if (lent->answer == wire::Answer::done) leases[send.peer] = lent->lease;
+      leases[send.peer] = lent->lease;
     }
     if (send.payload.empty()) return;
     const ConstBytes page = send.payload.front();
@@ -191,13 +191,15 @@ class Script {
 
   // Returns memory that the lease may have, and may hold pages.
   void ask() {
-    wire::Ask ask{{granules(), granules(), 0}};
+    speaker_ = peer();
+    wire::Ask ask{.bytes = {granules(), granules(), 0}, .lease = made_->leases[speaker_]};
+    if (input_.below(16) == 0) ask.lease = input_.take<std::uint64_t>();
     for (std::uint64_t i = input_.below(3); i != 0; --i) {
       const Extent extent{input_.below(kLentBytes / kGranuleBytes + 1) * kGranuleBytes,
                           (1 + input_.below(3)) * kGranuleBytes};
       ask.returned.push_back(extent);
     }
-    request(wire::Kind::allocate, wire::encode(ask));
+    push(speaker_, Message{header_of(wire::Kind::allocate, wire::encode(ask)), {}, 0});
   }
 
   void act() {

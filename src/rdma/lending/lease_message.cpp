@@ -9,12 +9,16 @@ namespace {
 using pagetable::kGranuleBytes;
 using pagetable::kGranuleShift;
 
-// As sent. In version 5 a Lent has no room, and no extents follow an Ask or a Lent.
+// As sent. In version 5 an Ask names no lease, a Lent has no room, and no extents follow them.
 struct SentExtent {
   std::uint32_t first = 0, count = 0;  // in granules
 };
 struct SentAsk {
   MediumBytes bytes;
+};
+struct SentAskOfLease {
+  SentAsk ask;
+  std::uint64_t lease = 0;
 };
 struct SentLent {
   std::uint64_t lease = 0;
@@ -27,7 +31,7 @@ struct SentLentWithRoom {
   SentLent lent;
   MediumBytes room;
 };
-static_assert(sizeof(SentExtent) == 8 && sizeof(SentAsk) == 24 &&
+static_assert(sizeof(SentExtent) == 8 && sizeof(SentAsk) == 24 && sizeof(SentAskOfLease) == 32 &&
               sizeof(SentLent) == lent_bytes(kResizableVersion - 1).least &&
               sizeof(SentLentWithRoom) == lent_bytes(kResizableVersion).least);
 
@@ -75,8 +79,8 @@ Lent lent_of(const SentLent& sent) {
 }  // namespace
 
 std::vector<std::byte> encode(const Ask& ask, std::uint16_t version) {
-  const bool resizes = version >= kResizableVersion;
-  return join(SentAsk{ask.bytes}, resizes ? std::span<const Extent>(ask.returned) : std::span<const Extent>());
+  if (version < kResizableVersion) return join(SentAsk{ask.bytes}, {});
+  return join(SentAskOfLease{{ask.bytes}, ask.lease}, ask.returned);
 }
 
 std::vector<std::byte> encode(const Lent& lent, std::uint16_t version) {
@@ -94,12 +98,15 @@ std::vector<std::byte> encode(const Lent& lent, std::uint16_t version) {
 }
 
 std::optional<Ask> read_ask(ConstBytes body, std::uint16_t version) {
-  if (body.size() < sizeof(SentAsk)) return std::nullopt;
-  const ConstBytes rest = body.subspan(sizeof(SentAsk));
-  if (version < kResizableVersion && !rest.empty()) return std::nullopt;
-  auto returned = read_extents(rest);
+  if (version < kResizableVersion) {
+    const auto sent = read_body<SentAsk>(body);
+    return sent ? std::optional(Ask{sent->bytes}) : std::nullopt;
+  }
+  if (body.size() < sizeof(SentAskOfLease)) return std::nullopt;
+  const auto sent = *read_body<SentAskOfLease>(body.first(sizeof(SentAskOfLease)));
+  auto returned = read_extents(body.subspan(sizeof(SentAskOfLease)));
   if (!returned) return std::nullopt;
-  return Ask{read_body<SentAsk>(body.first(sizeof(SentAsk)))->bytes, *std::move(returned)};
+  return Ask{sent.ask.bytes, *std::move(returned), sent.lease};
 }
 
 std::optional<Lent> read_lent(ConstBytes body, std::uint16_t version) {

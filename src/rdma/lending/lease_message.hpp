@@ -24,6 +24,9 @@ struct Ask {
   // is returned, of memory what `returned` names. The borrower has released all pages there.
   MediumBytes bytes;
   std::vector<Extent> returned = {};  // at most kMostExtents
+  // The one that the borrower has; 0: none. If it names one that the lender does not have, or none
+  // and the lender has one, nothing changes, and the answer says what there is.
+  std::uint64_t lease = 0;
 };
 
 struct Lent {

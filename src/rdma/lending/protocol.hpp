@@ -18,9 +18,9 @@
 //                              ←     ended
 //
 // The borrower places its pages within the lease, so it need not ask before it sends a page. A
-// request that names another lease than the connection's is ignored: it was meant for another
-// lender or an earlier life of this one. Of requests about the same offset, the one with the
-// largest sequence counts, in whatever order they arrive.
+// request for another lease than there is was meant for another lender or an earlier life of this
+// one, and is ignored; an Ask is answered, and changes nothing. Of requests about the same offset,
+// and of Asks, the one with the largest sequence counts, in whatever order they arrive.
 #pragma once
 
 #include <array>
@@ -65,7 +65,7 @@ enum class Answer : std::uint32_t {
   done = 0,
   again = 1,    // busy: other operations are in flight there
   full = 2,     // no room
-  unknown = 3,  // no such page
+  unknown = 3,  // no such page, or lease
   damaged = 4,  // checksum mismatch of the sent or the stored page
   failed = 5,   // disk failure or lack of memory; the lender keeps a page it has
   refused = 6,  // invalid order, or outside the lease

@@ -48,11 +48,12 @@ TEST(LeaseMessage, AnOlderNodeGetsOneExtentAtTheBeginning) {
 }
 
 TEST(LeaseMessage, AnAskArrivesAsItWasSent) {
-  const Ask sent{{.memory = kMiB * 4, .disk = 1, .hbm = 2}, {{2 * kMiB, 2 * kMiB}, {8 * kMiB, 6 * kMiB}}};
+  const Ask sent{{.memory = kMiB * 4, .disk = 1, .hbm = 2}, {{2 * kMiB, 2 * kMiB}, {8 * kMiB, 6 * kMiB}}, 7};
   const auto read = read_ask(encode(sent));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->bytes, sent.bytes);
   EXPECT_EQ(read->returned, sent.returned);
+  EXPECT_EQ(read->lease, 7u);
   const auto old = read_ask(encode(sent, kOld), kOld);
   ASSERT_TRUE(old);
   EXPECT_EQ(old->bytes, sent.bytes);

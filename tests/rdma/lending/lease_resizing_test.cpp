@@ -11,10 +11,7 @@ class Resized : public OneRoom {
  protected:
   explicit Resized(std::uint64_t bytes = kBytes) : OneRoom(nullptr, nullptr, bytes) {}
   wire::Lent ask_for(std::uint64_t node, std::uint64_t bytes, std::vector<Extent> returned = {}) {
-    transport.says(PeerId{node}, NodeId{node}, wire::Kind::allocate,
-                   wire::encode(wire::Ask{{.memory = bytes}, std::move(returned)}));
-    host->step();
-    return last_lent(transport);
+    return ask(node, wire::Ask{{.memory = bytes}, std::move(returned)});
   }
   void wiped() {
     for (int i = 0; i < 100; ++i) host->step();
@@ -83,6 +80,94 @@ TEST_F(Resized, WhatALeaseDoesNotHaveIsNotTakenFromIt) {
   EXPECT_EQ(ask_for(2, 0, {{0, 4 * kMiB}}).bytes.memory, 4 * kMiB) << "another's";
   EXPECT_EQ(ask_for(1, 0, {{2 * kMiB, 4 * kMiB}}).bytes.memory, 4 * kMiB) << "half of it is free";
   EXPECT_EQ(ask_for(1, 0, {{2 * kMiB, 2 * kMiB}}).extents(), (std::vector<Extent>{{0, 2 * kMiB}}));
+}
+
+// It was meant for another lender, or for what was there before.
+TEST_F(Resized, AnAskForAnotherLeaseChangesNothing) {
+  connect(1);
+  const wire::Lent before = ask_for(1, 8 * kMiB);
+  for (const std::uint64_t other : {std::uint64_t{0}, before.lease + 1}) {
+    leases_[1] = other;
+    const wire::Lent lent = ask_for(1, kBytes, {{0, 4 * kMiB}});
+    EXPECT_EQ(lent.lease, before.lease) << "it hears what there is";
+    EXPECT_EQ(lent.extents(), before.extents());
+    EXPECT_EQ(lent.answer, wire::Answer::done);
+  }
+  leases_[1] = before.lease;
+  EXPECT_EQ(ask_for(1, 0, {{0, 4 * kMiB}}).bytes.memory, 4 * kMiB);
+}
+
+TEST_F(Resized, WhoNamesALeaseThatLapsedIsToldSoAndAsksForANewOne) {
+  connect(1);
+  const wire::Lent before = ask_for(1, 8 * kMiB);
+  leave(1);
+  clock.advance(100'000'000);
+  wiped();
+  connect(1);
+  const wire::Lent told = ask_for(1, 8 * kMiB);
+  EXPECT_EQ(told.answer, wire::Answer::unknown);
+  EXPECT_EQ(told.lease, 0u);
+  EXPECT_EQ(service.statistics().clients, 0u);
+  EXPECT_EQ(ask_for(1, 8 * kMiB).bytes.memory, 8 * kMiB);
+  EXPECT_NE(leases_[1], before.lease);
+}
+
+class OvertakenAsk : public Resized {
+ protected:
+  // The lender's answer; nullopt: none.
+  std::optional<wire::Lent> says(std::uint64_t sequence, const wire::Ask& ask, PeerId over = PeerId{1}) {
+    const std::size_t before = transport.sent.size();
+    transport.says(over, {1, Epoch{1}, sequence}, wire::Kind::allocate, wire::encode(ask));
+    host->step();
+    return transport.sent.size() == before ? std::nullopt : std::optional(last_lent(transport));
+  }
+};
+
+TEST_F(OvertakenAsk, ChangesNothing) {
+  connect(1);
+  const std::uint64_t lease = ask_for(1, kBytes).lease;
+  const wire::Ask early{{.memory = 4 * kMiB}, {{4 * kMiB, 12 * kMiB}}, lease};
+  EXPECT_EQ(says(100, early)->bytes.memory, 4 * kMiB);
+  wiped();
+  EXPECT_EQ(says(101, {{.memory = kBytes}, {}, lease})->bytes.memory, kBytes);
+  for (const std::uint64_t late : {99u, 100u, 101u}) EXPECT_FALSE(says(late, early));
+  EXPECT_EQ(service.statistics().lent.memory, kBytes);
+  EXPECT_EQ(says(102, early)->bytes.memory, 4 * kMiB);
+}
+
+TEST_F(OvertakenAsk, AReturnOfAllThatItHasOvertakenEndsNothing) {
+  connect(1);
+  const std::uint64_t lease = ask_for(1, kBytes).lease;
+  EXPECT_TRUE(says(100, {{.memory = kBytes}, {}, lease}));
+  const wire::PageAt all{.lease = lease};
+  for (const std::uint64_t sequence : {99u, 101u}) {
+    EXPECT_EQ(service.statistics().clients, 1u);
+    transport.says(PeerId{1}, {1, Epoch{1}, sequence}, wire::Kind::release, wire::body_of(all));
+    host->step();
+  }
+  EXPECT_EQ(service.statistics().clients, 0u);
+}
+
+// One for another lease was meant for another lender.
+TEST_F(OvertakenAsk, OneForAnotherLeaseOvertakesNone) {
+  connect(1);
+  const std::uint64_t lease = ask_for(1, kBytes).lease;
+  EXPECT_TRUE(says(101, {{.memory = kBytes}, {}, lease + 1}));
+  EXPECT_TRUE(says(100, {{.memory = kBytes}, {}, lease}));
+}
+
+// The pages of a node that is connected are kept.
+TEST_F(OvertakenAsk, LeavesTheLeaseWithTheConnectionOfTheLaterOne) {
+  connect(1);
+  const std::uint64_t lease = ask_for(1, kBytes).lease;
+  transport.connected(PeerId{11}, NodeId{1});
+  connected_.push_back(PeerId{11});
+  EXPECT_TRUE(says(101, {{.memory = kBytes}, {}, lease}, PeerId{11}));
+  EXPECT_FALSE(says(100, {{.memory = kBytes}, {}, lease}, PeerId{1}));
+  leave(1);
+  clock.advance(100'000'000);
+  wiped();
+  EXPECT_EQ(service.statistics().clients, 1u);
 }
 
 TEST_F(Resized, AnotherHasNoMoreThanTheLimitForOneNode) {

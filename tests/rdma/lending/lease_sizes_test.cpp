@@ -88,7 +88,7 @@ TEST(LeaseSizes, OfTwoCopiesNoNodeHasMoreThanTheOthersCanMatch) {
 TEST(LentRoom, TheLargestHoleIsReturnedFirstOfThoseThatSplitAnExtent) {
   constexpr std::uint64_t kPage = 2 * kMiB;
   LentRoom room;
-  room.begin({.lease = 1, .bytes = {.memory = 1000 * kPage}, .memory = {{0, 1000 * kPage}}});
+  room.begin({.lease = 1, .bytes = {.memory = 1000 * kPage}, .memory = {{0, 1000 * kPage}}}, 1);
   Extents& free = room.part(wire::Medium::memory).room;
   for (std::uint64_t page = 900; page < 1000; page += 2) free.take_at({page * kPage, kPage});
   free.take_at({0, kPage});
@@ -103,7 +103,7 @@ TEST(LentRoom, TheLargestHoleIsReturnedFirstOfThoseThatSplitAnExtent) {
 TEST(LentRoom, WhatIsLeftOfAFreeExtentIsNotSplit) {
   constexpr std::uint64_t kPage = 2 * kMiB;
   LentRoom room;
-  room.begin({.lease = 1, .bytes = {.memory = 10 * kPage}, .memory = {{0, 10 * kPage}}});
+  room.begin({.lease = 1, .bytes = {.memory = 10 * kPage}, .memory = {{0, 10 * kPage}}}, 1);
   room.part(wire::Medium::memory).room.take_at({8 * kPage, 2 * kPage});
   EXPECT_EQ(room.take_out({.memory = 7 * kPage}), (std::vector<Extent>{{0, 3 * kPage}}));
   EXPECT_EQ(room.part(wire::Medium::memory).leased.count(), 1u);

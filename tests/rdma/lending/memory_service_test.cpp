@@ -289,8 +289,7 @@ TEST_F(HbmRoom, ABorrowerIsToldWhatItMayUseWhileTheOwnerLendsLessAndMoreAgain) {
 TEST_F(HbmRoom, ALeaseThatWasGrantedWhileLessWasLentGrowsAndTakesNothingOfOthers) {
   lend(16 * kMiB);
   connect(1);
-  transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::encode(wire::Ask{{.hbm = 40 * kMiB}}));
-  host->step();
+  ask(1, wire::Ask{{.hbm = 40 * kMiB}});
   EXPECT_EQ(told().hbm, 16 * kMiB);
   connect(2);
   EXPECT_EQ(ask(2).bytes, (wire::MediumBytes{.memory = kBytes})) << "all that there is, is leased";
@@ -303,8 +302,7 @@ TEST_F(HbmRoom, ALeaseThatWasGrantedWhileLessWasLentGrowsAndTakesNothingOfOthers
 
 TEST_F(HbmRoom, AllLeasesShrinkInProportionAndAreNeverLargerThanWhatIsThere) {
   connect(1);
-  transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::encode(wire::Ask{{.hbm = 48 * kMiB}}));
-  host->step();
+  ask(1, wire::Ask{{.hbm = 48 * kMiB}});
   EXPECT_EQ(told(), (wire::MediumBytes{.hbm = 48 * kMiB}));
   connect(2);
   EXPECT_EQ(ask(2).bytes, (wire::MediumBytes{.memory = kBytes, .hbm = 16 * kMiB}));
@@ -318,11 +316,7 @@ TEST_F(HbmRoom, AllLeasesShrinkInProportionAndAreNeverLargerThanWhatIsThere) {
 
 TEST_F(HbmRoom, OfHbmALeaseHasWhatWasAskedForLast) {
   connect(1);
-  const auto ask_hbm = [&](std::uint64_t bytes) {
-    transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::encode(wire::Ask{{.hbm = bytes}}));
-    host->step();
-    return last_lent(transport);
-  };
+  const auto ask_hbm = [&](std::uint64_t bytes) { return ask(1, wire::Ask{{.hbm = bytes}}); };
   EXPECT_EQ(ask_hbm(8 * kMiB).bytes.hbm, 8 * kMiB);
   EXPECT_EQ(ask_hbm(40 * kMiB).bytes.hbm, 40 * kMiB);
   EXPECT_EQ(ask_hbm(16 * kMiB).bytes.hbm, 16 * kMiB);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -64,11 +65,20 @@ class OneRoom : public ::testing::Test {
     std::erase(connected_, PeerId{node});
     host->step();
   }
+  // All that there is.
   wire::Lent ask(std::uint64_t node) {
-    transport.says(PeerId{node}, NodeId{node}, wire::Kind::allocate,
-                   wire::encode(wire::Ask{{.memory = UINT64_MAX, .disk = UINT64_MAX, .hbm = UINT64_MAX}}));
+    return ask(node, wire::Ask{{.memory = UINT64_MAX, .disk = UINT64_MAX, .hbm = UINT64_MAX}});
+  }
+  // Names the lease that the node heard of last.
+  wire::Lent ask(std::uint64_t node, wire::Ask asked) {
+    asked.lease = leases_[node];
+    const std::size_t before = transport.sent.size();
+    transport.says(PeerId{node}, NodeId{node}, wire::Kind::allocate, wire::encode(asked));
     host->step();
-    return last_lent(transport);
+    EXPECT_GT(transport.sent.size(), before) << "it has no answer";
+    const wire::Lent lent = last_lent(transport);
+    leases_[node] = lent.lease;
+    return lent;
   }
   // Asks repeatedly, as a borrower does, until the memory of others is wiped.
   wire::Lent ask_again(std::uint64_t node) {
@@ -83,6 +93,7 @@ class OneRoom : public ::testing::Test {
   std::vector<std::byte> memory;
   MemoryService service;
   std::vector<PeerId> connected_;
+  std::map<std::uint64_t, std::uint64_t> leases_;  // by node
 };
 
 }  // namespace vmem::rdma

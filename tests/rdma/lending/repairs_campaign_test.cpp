@@ -48,10 +48,13 @@ constexpr Faults kAll{.drop = 0.01,
 // Silence proves no loss: without damage, all pages of lenders that live are there.
 constexpr Faults kSilence{
     .drop = 0.01, .duplicate = 0.1, .delay = 0.1, .cut_out = 0.002, .cut_in = 0.002, .delay_us = 500'000};
+// A message that reaches another lender than it was meant for.
+constexpr Faults kMisdirected{.duplicate = 0.1, .delay = 0.1, .misdirect = 0.05, .delay_us = 500'000};
 constexpr Course kCourses[] = {
     {.name = "drains", .replicas = 1},
     {.name = "leases by need", .replicas = 1, .longest_cut = kShortCut, .by_need = true},
     {.name = "leases by need, deaths", .replicas = 2, .deaths = true, .by_need = true},
+    {.name = "leases by need, misdirected", .replicas = 1, .may_fail = true, .by_need = true, .faults = kMisdirected},
     {.name = "leases by need, faults",
      .replicas = 1,
      .longest_cut = kLongCut,

@@ -43,7 +43,8 @@ struct Lease {
   // Changes its size when the borrower asks. If not, its memory is one extent, and offsets count
   // from there.
   bool resizable = true;
-  std::uint64_t base = 0;  // of offsets in memory
+  std::uint64_t base = 0;   // of offsets in memory
+  std::uint64_t asked = 0;  // sequence of the last ask
   LentMemory memory;
   Pages pages;
   std::uint32_t busy = 0;  // puts and fetches that use its memory

@@ -164,30 +164,37 @@ void MemoryService::request(const Peer& from, const wire::Parsed& message) {
 void MemoryService::on_ask(const Peer& from, const wire::Header& header, ConstBytes body) {
   const auto ask = wire::read_ask(body, from.version);
   if (!ask || !parts_->replies.admit(from.id, header)) return;
-  parts_->replies.send(from.id, header.request, answer_to(*ask, from, header.request.sequence));
+  if (const auto lent = answer_to(*ask, from, header.request.sequence))
+    parts_->replies.send(from.id, header.request, *lent);
   parts_->replies.abandon(header.request);  // a later ask may get a different answer
 }
 
-wire::Lent MemoryService::answer_to(const wire::Ask& ask, const Peer& asking, std::uint64_t sequence) {
+std::optional<wire::Lent> MemoryService::answer_to(const wire::Ask& ask, const Peer& asking, std::uint64_t sequence) {
   if (const LeaseRef old = parts_->leases.find(asking.node.id);
       old && old->client.incarnation != asking.node.incarnation)
     parts_->leases.end(asking.node.id);
   find_dead();
   LeaseRef lease = parts_->leases.find(asking.node.id);
+  if (!lease && ask.lease != 0) return wire::Lent{.answer = Answer::unknown};
+  // One for another lease was meant for another lender, or for what was there before.
+  const bool other = lease && ask.lease != 0 && ask.lease != lease->id;
+  if (lease && !other && sequence <= lease->asked) return std::nullopt;
+  if (lease && !other) lease->asked = sequence;
+  const bool resizes = lease && lease->resizable && lease->id == ask.lease;
   const bool drains = draining_.load(std::memory_order_relaxed);
-  const bool fixed = lease && !lease->resizable;
   // Room of ended leases is being wiped.
-  const bool may_grow = !drains && !fixed && parts_->leases.may_grow(ask, lease.get());
+  const bool may_grow = !drains && (!lease || resizes) && parts_->leases.may_grow(ask, lease.get());
   const bool more_soon = may_grow && waits(asking.id);
   if (!may_grow) asked_us_.erase(asking.id);
   if (!lease) {
-    if (drains) return {.answer = Answer::drains};
-    if (more_soon) return {.answer = Answer::again};
+    if (drains) return wire::Lent{.answer = Answer::drains};
+    if (more_soon) return wire::Lent{.answer = Answer::again};
     lease = parts_->leases.grant(
         asking.node, asking.tenant, ask,
         asking.version < wire::kResizableVersion ? LeaseBook::Form::one_extent : LeaseBook::Form::resizable);
     if (!lease) return parts_->leases.full();
-  } else if (!fixed) {
+    lease->asked = sequence;
+  } else if (resizes) {
     parts_->leases.resize(*lease, drains ? no_more_than(ask, *lease) : ask, sequence);
   }
   lease->peer = asking.id;
@@ -209,6 +216,7 @@ void MemoryService::on_release(const Peer& from, const wire::Header& header, Con
   const LeaseRef lease = parts_->leases.find(from.node.id);
   if (!at || !lease || lease->id != at->lease) return;
   if (at->page.version != 0) return parts_->traffic.release(*lease, *at, header.request.sequence);
+  if (header.request.sequence < lease->asked) return;  // it is used again
   parts_->leases.end(from.node.id);
   parts_->replies.send(from.id, header.request, Kind::released, {});
 }

@@ -76,7 +76,8 @@ class MemoryService final : public Service {
 
   tiers::PinningTier* direct_hbm(Transport& transport) const;
   void on_ask(const Peer& from, const wire::Header& header, ConstBytes body);
-  wire::Lent answer_to(const wire::Ask& ask, const Peer& asking, std::uint64_t sequence);
+  // nullopt: this ask, or a later one, was answered before.
+  std::optional<wire::Lent> answer_to(const wire::Ask& ask, const Peer& asking, std::uint64_t sequence);
   void on_end(const Peer& from, const wire::Header& header, ConstBytes body);
   void on_release(const Peer& from, const wire::Header& header, ConstBytes body);
 

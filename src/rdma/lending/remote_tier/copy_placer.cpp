@@ -286,7 +286,7 @@ std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const 
   }
   if (!best) return std::nullopt;
   Room& room = rooms_[*best];
-  return CopyPlace{*best, room.lease, *room.part(*room.medium_for(bytes)).room.take(bytes)};
+  return CopyPlace{*best, room.number, room.lease, *room.part(*room.medium_for(bytes)).room.take(bytes)};
 }
 
 void CopyPlacer::give_back(const CopyPlace& copy, std::uint64_t bytes) {
@@ -301,7 +301,7 @@ bool CopyPlacer::set_room(std::uint32_t node, const wire::Lent& lent) {
   Room& room = rooms_[node];
   const std::pair before(room.lease, std::pair(room.ready, room.usable()));
   if (room.lease != lent.lease) {
-    room.begin(lent);
+    room.begin(lent, ++last_room_);
   } else if (!room.follow(lent)) {
     return false;
   }

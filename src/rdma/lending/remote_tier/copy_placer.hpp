@@ -23,9 +23,10 @@ namespace vmem::rdma {
 
 inline constexpr std::uint32_t kMostReplicas = 2;
 
-// Place of a copy. lease 0: no copy; another lease than the node's: the copy is gone.
+// Place of a copy. lease 0: no copy; another room than the node's: the copy is gone.
 struct CopyPlace {
   std::uint32_t node = 0;  // index in the tier's list of lenders
+  std::uint64_t room = 0;  // its number (LentRoom)
   std::uint64_t lease = 0;
   std::uint64_t offset = 0;
   bool operator==(const CopyPlace&) const = default;
@@ -83,7 +84,7 @@ class CopyPlacer {
   std::string where(tiers::SlotId slot) const;
 
   CopyPlaces copies(tiers::SlotId slot) const;
-  // Whether the place's lease is the node's current one.
+  // Whether the place is in the room that its node has now.
   bool is_there(const CopyPlace& copy) const;
   // Gives a copy another place, perhaps on the same node: its node is away, has lost it or could
   // not store it. The caller stores the bytes there. False: no node has room.
@@ -103,8 +104,8 @@ class CopyPlacer {
   // released, and nothing has changed.
   std::optional<CopyPlace> replace(GrantedSlot slot, std::size_t copy, const CopyPlace& reserved);
 
-  // The room that a node lends. A new lease replaces the old one, whose copies are gone. False:
-  // under the same lease memory is missing; nothing has changed.
+  // The room that a node lends. A new lease, or one that was dropped before, is another room,
+  // without copies. False: under the same lease memory is missing; nothing has changed.
   bool set_room(std::uint32_t node, const wire::Lent& lent);
   // So much of the disks and HBM of a connected node is usable now. Returns what was usable before.
   wire::MediumBytes revise(std::uint32_t node, const wire::MediumBytes& usable);
@@ -166,7 +167,7 @@ class CopyPlacer {
   // All require mutex_.
   tiers::TierUsage usage_now() const;
   bool wanted_back(const CopyPlace& copy) const;
-  bool is_current(const CopyPlace& copy) const { return copy.lease != 0 && rooms_[copy.node].lease == copy.lease; }
+  bool is_current(const CopyPlace& copy) const { return copy.lease != 0 && rooms_[copy.node].number == copy.room; }
   using Eligible = bool (Room::*)() const;
   std::optional<CopyPlace> place(std::uint64_t bytes, std::span<const CopyPlace> apart_from,
                                  Eligible eligible = &Room::takes_pages);
@@ -190,7 +191,7 @@ class CopyPlacer {
   std::vector<Slot> slots_;
   std::vector<tiers::SlotId> free_slots_;
   std::uint64_t used_bytes_ = 0;
-  std::uint64_t last_grant_ = 0;
+  std::uint64_t last_grant_ = 0, last_room_ = 0;
   std::atomic<std::uint64_t> revision_ = 0;  // written under mutex_
 };
 

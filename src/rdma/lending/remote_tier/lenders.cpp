@@ -193,6 +193,7 @@ void Lenders::ask_again() {
 }
 
 void Lenders::ask(Lender& lender) {
+  lender.wanted.lease = lender.lease;
   const auto body = wire::encode(lender.wanted, lender.version);
   const auto [least, most] = wire::lent_bytes(lender.version);
   const std::uint32_t node = lender.index;
@@ -272,12 +273,17 @@ void Lenders::down(LinkId link, const LinkDown& down) {
 
 void Lenders::lent(Lender& lender, const std::optional<wire::Lent>& lent) {
   if (!lent) return parts_.node.links().close(lender.link, "its answer about a lease is malformed");
+  if (lender.state != Lender::State::asking && !lender.resizing) return;
+  // It lapsed, or the lender has ended it.
+  const bool dropped = lender.lease != 0 && lent->lease != lender.lease;
+  if (dropped) lose_lease(lender, "it dropped what it held for this node");
   if (lender.resizing) return resized(lender, *lent);
-  if (lender.state != Lender::State::asking) return;
+  if (dropped && lent->answer == Answer::unknown) return ask(lender);
   const bool again = lent->answer == Answer::again;  // memory is being wiped
   if (again) lender.ask_us = now_us() + kBeforeAskingAgainUs;
   if (again && lent->lease == 0) return;
   if (again || lent->answer == Answer::done) {
+    if (lent->lease == 0) return parts_.node.links().close(lender.link, "its answer about a lease names none");
     take_lease(lender, *lent);
     lender.resizing = again && lender.state == Lender::State::ready;
     return;
@@ -292,7 +298,6 @@ void Lenders::lent(Lender& lender, const std::optional<wire::Lent>& lent) {
 }
 
 void Lenders::take_lease(Lender& lender, const wire::Lent& lent) {
-  if (lender.lease != lent.lease && lender.lease != 0) lose_lease(lender, "it dropped what it held for this node");
   lender.lease = lent.lease;
   if (!parts_.placer.set_room(lender.index, lent)) return contradicted(lender);
   keep_in(lender.wanted, parts_.placer.room(lender.index).leased);
@@ -310,8 +315,9 @@ void Lenders::take_lease(Lender& lender, const wire::Lent& lent) {
 
 // Memory of a lease is its borrower's until it returns it.
 void Lenders::contradicted(Lender& lender) {
-  lose_lease(lender, "it took memory back that holds pages");
-  parts_.node.links().close(lender.link, lender.why);
+  const std::string why = "of its lease, memory is gone that was not returned";
+  lose_lease(lender, why);
+  parts_.node.links().close(lender.link, why);
 }
 
 bool Lenders::is_resizable(std::uint32_t node) const {
@@ -335,7 +341,8 @@ void Lenders::ask_for(std::uint32_t node, wire::Ask wanted) {
 }
 
 void Lenders::resized(Lender& lender, const wire::Lent& lent) {
-  if (lent.lease != lender.lease || !parts_.placer.set_room(lender.index, lent)) return contradicted(lender);
+  if (lender.lease == 0) return parts_.node.links().close(lender.link, "its lease is gone");
+  if (!parts_.placer.set_room(lender.index, lent)) return contradicted(lender);
   keep_in(lender.wanted, parts_.placer.room(lender.index).leased);
   lender.full = full_words(lent);
   lender.resizing = lent.answer == Answer::again;
@@ -357,7 +364,8 @@ std::string Lenders::shortage() const {
 void Lenders::revised(PeerId peer, const wire::Lent& lent) {
   const auto found = std::ranges::find_if(
       lenders_, [&](const Lender& lender) { return parts_.node.links().peer(lender.link) == peer; });
-  if (found == lenders_.end() || found->state != Lender::State::ready || found->lease != lent.lease) return;
+  if (found == lenders_.end() || found->state != Lender::State::ready) return;
+  if (found->lease == 0 || found->lease != lent.lease) return;
   wire::MediumBytes bytes = lent.bytes;
   // It may have been sent before what this node has returned meanwhile; the answer says it again.
   const wire::MediumBytes had = parts_.placer.room(found->index).usable;
@@ -383,7 +391,7 @@ void Lenders::revised(PeerId peer, const wire::Lent& lent) {
 
 // Invalidates the copies on the node.
 void Lenders::lose_lease(Lender& lender, const std::string& why) {
-  const StoredPages::Loss loss = parts_.pages.lose(lender.index, lender.lease, parts_.placer);
+  const StoredPages::Loss loss = parts_.pages.lose(lender.index, parts_.placer);
   parts_.placer.drop(lender.index);
   lender.lease = 0;
   if (loss.copies == 0) return;
@@ -393,11 +401,10 @@ void Lenders::lose_lease(Lender& lender, const std::string& why) {
                    number(lender.identity), lender.address, why, loss.copies, loss.last, times.count);
 }
 
-// A place ends with its lease, and a lease with the tier.
+// A place ends with its room, and a room with the tier.
 void Lenders::release(const CopyPlace& copy) {
   const Lender& lender = lenders_[copy.node];
-  const bool gone = leaving_ || copy.lease == 0 || lender.lease != copy.lease;
-  if (gone || !is_ready(copy.node)) return;
+  if (leaving_ || !parts_.placer.is_there(copy) || !is_ready(copy.node)) return;
   wire::PageAt at{.lease = copy.lease, .offset = copy.offset};
   at.page.version = 1;  // any version but 0, which means the lease
   const Call release{.peer = parts_.node.links().peer(lender.link),

@@ -86,7 +86,6 @@ class Lenders final : public LinkUser {
 
   // For the jobs.
   bool is_ready(std::uint32_t node) const;
-  bool has_lease(const CopyPlace& copy) const { return copy.lease != 0 && lenders_[copy.node].lease == copy.lease; }
   struct Known {
     std::string address;           // the preferred one
     std::string why;               // it is away

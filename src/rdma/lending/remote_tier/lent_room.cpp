@@ -90,14 +90,15 @@ std::optional<Medium> LentRoom::medium_for(std::uint64_t bytes) const {
 }
 
 void LentRoom::end() {
-  lease = 0;
+  lease = number = 0;
   ready = disk_failed = may_lend = false;
   parts = {};
 }
 
-void LentRoom::begin(const wire::Lent& lent) {
+void LentRoom::begin(const wire::Lent& lent, std::uint64_t room_number) {
   end();
   lease = lent.lease;
+  number = room_number;
   (void)follow(lent);
 }
 

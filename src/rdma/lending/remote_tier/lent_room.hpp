@@ -34,6 +34,8 @@ struct LentRoom {
   bool disk_failed = false;
   bool may_lend = false;  // it lends something to somebody
   std::uint64_t lease = 0;
+  // Of this room. A lease that was dropped and is taken again is another room.
+  std::uint64_t number = 0;
   std::array<LentPart, wire::kMedia.size()> parts;  // by medium
   std::array<std::uint32_t, wire::kMedia.size()> levels{0, 1, 0};
 
@@ -61,8 +63,8 @@ struct LentRoom {
   // The medium of the lowest level that has room for a page.
   std::optional<wire::Medium> medium_for(std::uint64_t bytes) const;
 
-  // The lease is another one, without pages. Does not change what else is known of the node.
-  void begin(const wire::Lent& lent);
+  // Begins without pages. Does not change what else is known of the node.
+  void begin(const wire::Lent& lent, std::uint64_t room_number);
   void end();
   // The sizes of the same lease. False: it lacks memory that it had, which no lender may take.
   bool follow(const wire::Lent& lent);

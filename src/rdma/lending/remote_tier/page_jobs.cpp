@@ -167,7 +167,7 @@ void PageJobs::finish_store(const PageJobRef& job) {
 // False: waits for the copy's node.
 bool PageJobs::store_copy(const PageJobRef& job, std::size_t copy) {
   const CopyPlace at = place_of(*job, copy);
-  const bool same_node = parts_.lenders.has_lease(at);
+  const bool same_node = parts_.placer.is_there(at);
   if (same_node && parts_.placer.room(at.node).draining && parts_.placer.assign_new_place(job->transfer.slot, copy)) {
     parts_.lenders.release(at);
     put(job, copy);
@@ -212,12 +212,14 @@ void PageJobs::put(const PageJobRef& job, std::size_t copy) {
 
 void PageJobs::put_ended(const PageJobRef& job, std::size_t copy, std::optional<Answer> answer) {
   --job->in_flight;
-  if (answer == Answer::done) {
+  // The room may have been lost meanwhile.
+  const bool there = parts_.placer.is_there(place_of(*job, copy));
+  if (answer == Answer::done && there) {
     job->copies[copy].leg = Leg::done;
     parts_.pages.at(job->transfer.slot).valid[copy] = true;
     parts_.counters.add(&RemoteStatistics::stored_bytes, job->page.bytes);
   } else {
-    put_failed(*job, copy, answer);
+    put_failed(*job, copy, there ? answer : std::nullopt);
   }
   wait(job);
 }
@@ -263,7 +265,7 @@ PageJobs::Choice PageJobs::choose(PageJob& job) {
   Choice choice;
   for (std::size_t i = 0; i < config_.replicas; ++i) {
     const std::uint32_t node = places[i].node;
-    if (job.copies[i].leg != Leg::wanted || !held.valid[i] || !parts_.lenders.has_lease(places[i])) continue;
+    if (job.copies[i].leg != Leg::wanted || !held.valid[i] || !parts_.placer.is_there(places[i])) continue;
     if (!parts_.lenders.is_ready(node)) {
       choice.away = true;
       job.error = {VMEM_ERROR_TIMEOUT, 0,

@@ -90,7 +90,7 @@ std::optional<CopyPlace> PageRepairs::source(SlotId slot, const ValidCopies& val
   const CopyPlaces copies = parts_.placer.copies(slot);
   std::vector<CopyPlace> usable;
   for (std::size_t i = 0; i < config_.replicas; ++i) {
-    if (valid[i] && parts_.lenders.has_lease(copies[i]) && parts_.lenders.is_ready(copies[i].node))
+    if (valid[i] && parts_.placer.is_there(copies[i]) && parts_.lenders.is_ready(copies[i].node))
       usable.push_back(copies[i]);
   }
   if (usable.empty()) return std::nullopt;
@@ -111,7 +111,7 @@ void PageRepairs::make(const Repair& repair, SlotId slot, const StoredPage& held
   const auto from = source(slot, held.valid);
   const auto to = from ? parts_.placer.reserve(held.granted, repair.copy) : std::nullopt;
   if (!to) return;
-  const bool drains = parts_.lenders.has_lease(leaves) && parts_.placer.room(leaves.node).draining;
+  const bool drains = parts_.placer.is_there(leaves) && parts_.placer.room(leaves.node).draining;
   if (!wanted_back) pace(held.page.bytes, drains ? parts_.lenders.known(leaves.node).drain_rate : config_.repair_rate);
   const bool awaited = drains || wanted_back;
   if (awaited) awaited_us_ = parts_.node.clock().now_us();
@@ -156,7 +156,9 @@ void PageRepairs::check(const JobRef& job) {
       });
 }
 
+// Another page may be at its place if the room was lost and is another one now.
 void PageRepairs::put(const JobRef& job) {
+  if (!parts_.placer.is_there(job->to)) return fail(job);
   const wire::PageAt at{.lease = job->to.lease, .offset = job->to.offset, .page = job->held.page};
   const Call put{.kind = wire::Kind::put,
                  .body = wire::body_of(at),

@@ -68,13 +68,13 @@ class StoredPages {
     return all;
   }
 
-  // Invalidates the copies under the lease.
-  Loss lose(std::uint32_t node, std::uint64_t lease, const CopyPlacer& placer) {
+  // Invalidates the copies in the node's room.
+  Loss lose(std::uint32_t node, const CopyPlacer& placer) {
     Loss loss;
     for (auto& [slot, page] : pages_) {
       const CopyPlaces copies = placer.copies(slot);
       for (std::size_t i = 0; i < kMostReplicas; ++i) {
-        if (!page.valid[i] || copies[i].node != node || copies[i].lease != lease) continue;
+        if (!page.valid[i] || copies[i].node != node || !placer.is_there(copies[i])) continue;
         page.valid[i] = false;
         ++loss.copies;
         loss.last += page.valid_copies() == 0 ? 1 : 0;
