@@ -27,11 +27,12 @@ class DisputedLease : public ::testing::Test {
   };
   void SetUp() override {
     RemoteTier::Config config;
-    for (std::size_t i = 0; i < lenders.size(); ++i) config.peers.push_back(address(i));
+    for (std::size_t i = 0; i < lenders.size() && !follows; ++i) config.peers.push_back(address(i));
     config.replicas = static_cast<std::uint32_t>(lenders.size());
     config.own_workers = false;
     config.by_need = true;
     tier = *RemoteTier::create(std::move(config), *node);
+    if (follows) follow({});
     turn();
     for (std::size_t i = 0; i < lenders.size(); ++i) {
       reach(i);
@@ -45,6 +46,13 @@ class DisputedLease : public ::testing::Test {
         if (each != PeerId{}) transport.gone(std::exchange(each, PeerId{}));
     };
     tier.reset();
+  }
+  // Follows the first lender, which drains or does not.
+  void follow(NamedLender lender) {
+    lender.name = 1;
+    lender.addresses = {address(0)};
+    tier->follow({lender});
+    turn();
   }
   static std::string address(std::size_t i) { return "lender" + std::to_string(i); }
   void turn() {
@@ -156,6 +164,7 @@ class DisputedLease : public ::testing::Test {
   const std::unique_ptr<Node> node = scripted_node(clock, made);
   Scripted& transport = *made;
   std::vector<PeerId> lenders;
+  bool follows = false;
   std::unique_ptr<RemoteTier> tier;
 };
 
@@ -225,6 +234,35 @@ TEST_F(DisputedLease, OneThatLapsedIsLostAlsoIfNoOtherIsGranted) {
   EXPECT_EQ(last_ask().lease, 0u) << "it asks for another one";
   answers({.answer = wire::Answer::full});
   EXPECT_EQ(tier->usage().budget_bytes, 0u);
+}
+
+class ReturnedLease : public DisputedLease {
+ protected:
+  ReturnedLease() { follows = true; }
+};
+
+// Not if the lender drains no more meanwhile, either.
+TEST_F(ReturnedLease, GetsNoPagesWhileItsReturnIsOnItsWay) {
+  needs(4 * kMiB);
+  lends(kLease, {{0, 8 * kMiB}});
+  needs(12 * kMiB);
+  follow({.drains = true});
+  const auto returned = last(wire::Kind::release);
+  ASSERT_TRUE(returned) << "nothing of this tier is there";
+  lends(kLease, {{0, 16 * kMiB}});
+  follow({.drains = false});
+  const std::size_t before = transport.sent.size();
+  needs(20 * kMiB);
+  EXPECT_EQ(transport.sent.size(), before) << "no more is asked for";
+  EXPECT_NE(tier->allocate(kPage).value_or(tiers::SlotGrant{}).grant, Grant::granted);
+  transport.says(lenders[0], returned->header.request, wire::Kind::released, {});
+  turn();
+  transport.gone(lenders[0]);
+  turn();
+  reach();
+  EXPECT_EQ(last_ask().lease, 0u);
+  lends(kLease + 1, {{0, 8 * kMiB}});
+  EXPECT_EQ(pages_until_full(), 4) << "it is used again";
 }
 
 class DisputedLeases : public DisputedLease {

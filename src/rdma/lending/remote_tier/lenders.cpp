@@ -434,7 +434,7 @@ bool Lenders::leave_drained() {
   bool did = false;
   for (std::size_t node = 0; node < lenders_.size(); ++node) {
     const Lender& lender = lenders_[node];
-    const bool over = lender.state == Lender::State::removed || lender.returning || leaving_;
+    const bool over = lender.state == Lender::State::removed || lender.state == Lender::State::returning || leaving_;
     if (!lender.draining || over || !parts_.placer.room(lender.index).empty) continue;
     if (lender.lease != 0 && !is_ready(lender.index)) continue;
     did = true;
@@ -445,9 +445,12 @@ bool Lenders::leave_drained() {
 
 void Lenders::return_drained(Lender& lender) {
   const wire::PageAt all{.lease = lender.lease};
-  lender.returning = send(lender.index, {.kind = Kind::release, .body = wire::body_of(all)},
-                          [this, node = lender.index](const CallEnd&) { drained(node); });
-  if (lender.returning) parts_.placer.set_away(lender.index);
+  const bool sent = send(lender.index, {.kind = Kind::release, .body = wire::body_of(all)},
+                         [this, node = lender.index](const CallEnd&) { drained(node); });
+  if (!sent) return;
+  lender.state = Lender::State::returning;
+  lender.resizing = false;
+  parts_.placer.set_away(lender.index);
 }
 
 void Lenders::drained(std::uint32_t node) {

@@ -99,7 +99,13 @@ class Lenders final : public LinkUser {
 
  private:
   struct Lender : Known {
-    enum class State : std::uint8_t { away, asking, ready, removed };
+    enum class State : std::uint8_t {
+      away,
+      asking,
+      ready,
+      returning,  // drained: the answer to its lease's return is outstanding, and it gets no page
+      removed,
+    };
     std::uint32_t index = 0;
     NodeIdentity expected;  // 0: whoever answers there
     LinkId link{};
@@ -118,7 +124,6 @@ class Lenders final : public LinkUser {
     bool busy = false;        // as note_busy() said
     bool draining = false;    // as follow() said
     bool unlisted = false;    // follow() did not name it, and it answered
-    bool returning = false;   // drained: the answer to its lease's return is outstanding
   };
 
   std::uint32_t begin(std::vector<std::string> addresses, NodeIdentity expected);
