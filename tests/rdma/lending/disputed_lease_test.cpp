@@ -251,6 +251,7 @@ TEST_F(ReturnedLease, GetsNoPagesWhileItsReturnIsOnItsWay) {
   ASSERT_TRUE(returned) << "nothing of this tier is there";
   lends(kLease, {{0, 16 * kMiB}});
   follow({.drains = false});
+  EXPECT_EQ(tier->usage().budget_bytes, 0u);
   const std::size_t before = transport.sent.size();
   needs(20 * kMiB);
   EXPECT_EQ(transport.sent.size(), before) << "no more is asked for";

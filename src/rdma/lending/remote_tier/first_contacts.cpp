@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 
 #include "base/log.hpp"
@@ -35,6 +36,20 @@ std::string needed_there(const std::string& address, Credentials credentials) {
 }
 
 }  // namespace
+
+Obstacle obstacle_of(int error, Obstacle otherwise) {
+  switch (error) {
+    case ECONNREFUSED:
+      return Obstacle::nobody_listens;
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case EHOSTDOWN:
+    case ETIMEDOUT:
+      return Obstacle::unreachable;
+    default:
+      return otherwise;
+  }
+}
 
 void FirstContacts::add(const std::string& address) {
   const std::lock_guard lock(mutex_);

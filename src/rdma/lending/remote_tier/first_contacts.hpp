@@ -20,6 +20,8 @@ enum class Obstacle : std::uint8_t {
   nobody_listens,  // its address refuses connections
   unreachable,     // no way leads to its address
 };
+// What an errno says of the address; `otherwise`, if nothing.
+Obstacle obstacle_of(int error, Obstacle otherwise);
 
 class FirstContacts {
  public:

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "base/counted.hpp"
@@ -21,20 +20,6 @@ constexpr std::uint64_t kBeforeAskingAgainUs = 50'000;
 constexpr std::uint64_t kBeforeFullAgainUs = 1'000'000;
 constexpr std::size_t kMostNamed = 3;     // in a message
 constexpr std::uint64_t kLookUs = 5'000;  // between checks for ended lenders
-
-Obstacle obstacle_of(int error, Obstacle otherwise) {
-  switch (error) {
-    case ECONNREFUSED:
-      return Obstacle::nobody_listens;
-    case EHOSTUNREACH:
-    case ENETUNREACH:
-    case EHOSTDOWN:
-    case ETIMEDOUT:
-      return Obstacle::unreachable;
-    default:
-      return otherwise;
-  }
-}
 
 bool moved_page(const CallEnd& end) {
   const auto reply = wire::read_body<wire::Reply>(end.body);
@@ -101,7 +86,7 @@ void Lenders::follow(const std::vector<NamedLender>& named) {
     const auto known = followed_.find(lender.name);
     if (known != followed_.end()) {
       set_drain(lenders_[known->second], lender);
-    } else if (!leaving_ && !lender.addresses.empty() && !lender.drains) {
+    } else if (!leaving_ && !closed_ && !lender.addresses.empty() && !lender.drains) {
       (void)parts_.placer.add_node(lender.addresses.front(), lender.domain);
       parts_.contacts.add(lender.addresses.front());
       followed_.emplace(lender.name, begin(lender.addresses, lender.node));
@@ -113,6 +98,7 @@ void Lenders::follow(const std::vector<NamedLender>& named) {
 // as long as it answers; meanwhile it gets nothing, and its pages move to others.
 bool Lenders::keep_unlisted(std::uint32_t node) {
   Lender& lender = lenders_[node];
+  if (lender.state == Lender::State::returning) return true;
   if (lender.lease == 0 || !is_ready(node)) return false;
   if (std::exchange(lender.unlisted, true)) return true;
   VMEM_LOG_WARN("node {} at {} is no member of the cluster any more, but answers: its pages move to other nodes",
@@ -132,7 +118,8 @@ void Lenders::set_drain(Lender& lender, const NamedLender& named) {
                   named.drains ? "drains: its pages move to other nodes" : "drains no more");
   lender.draining = named.drains;
   lender.drain_rate = named.drain_rate != 0 ? named.drain_rate : config_.repair_rate;
-  parts_.placer.set_draining(lender.index, named.drains);
+  // What is being returned is no room.
+  parts_.placer.set_draining(lender.index, named.drains || lender.state == Lender::State::returning);
 }
 
 void Lenders::remove(std::uint32_t node, std::string why) {
@@ -414,14 +401,18 @@ void Lenders::release(const CopyPlace& copy) {
   if (const Status sent = parts_.node.calls().tell(release); !sent) not_sent(lender, Kind::release, sent.error());
 }
 
+bool Lenders::return_lease(const Lender& lender, Calls::Then then) {
+  const wire::PageAt all{.lease = lender.lease};
+  return send(lender.index, {.kind = Kind::release, .body = wire::body_of(all)}, std::move(then));
+}
+
 void Lenders::return_leases() {
   if (std::exchange(leaving_, true)) return;
   std::uint32_t sent = 0;
   for (const Lender& lender : lenders_) {
-    if (lender.state != Lender::State::ready) continue;
-    const wire::PageAt all{.lease = lender.lease};
-    const Call call{.kind = Kind::release, .body = wire::body_of(all)};
-    sent += send(lender.index, call, [this](const CallEnd&) { parts_.returns.ended(); }) ? 1 : 0;
+    const auto ended = [this](const CallEnd&) { parts_.returns.ended(); };
+    const bool returning = lender.state == Lender::State::returning;
+    if (returning || (lender.state == Lender::State::ready && return_lease(lender, ended))) ++sent;
   }
   parts_.returns.sent(sent);
 }
@@ -444,10 +435,11 @@ bool Lenders::leave_drained() {
 }
 
 void Lenders::return_drained(Lender& lender) {
-  const wire::PageAt all{.lease = lender.lease};
-  const bool sent = send(lender.index, {.kind = Kind::release, .body = wire::body_of(all)},
-                         [this, node = lender.index](const CallEnd&) { drained(node); });
-  if (!sent) return;
+  const auto ended = [this, node = lender.index](const CallEnd&) {
+    if (leaving_) parts_.returns.ended();
+    drained(node);
+  };
+  if (!return_lease(lender, ended)) return;
   lender.state = Lender::State::returning;
   lender.resizing = false;
   parts_.placer.set_away(lender.index);

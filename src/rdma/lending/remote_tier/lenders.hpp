@@ -130,6 +130,7 @@ class Lenders final : public LinkUser {
   bool keep_unlisted(std::uint32_t node);
   void set_drain(Lender& lender, const NamedLender& named);
   void remove(std::uint32_t node, std::string why);
+  bool return_lease(const Lender& lender, Calls::Then then);
   void return_drained(Lender& lender);
   void drained(std::uint32_t node);
   Lender& of(LinkId link);
