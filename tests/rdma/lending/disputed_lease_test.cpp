@@ -19,12 +19,6 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20, kPage = 2 * kMiB, kLendab
 class DisputedLease : public ::testing::Test {
  protected:
   explicit DisputedLease(std::size_t count = 1) : lenders(count) {}
-  struct Unregistered final : Slab {
-    Bytes memory() const noexcept override { return {}; }
-  };
-  struct Scripted final : ScriptedTransport {
-    Result<std::unique_ptr<Slab>> register_slab(Bytes) override { return std::make_unique<Unregistered>(); }
-  };
   void SetUp() override {
     RemoteTier::Config config;
     for (std::size_t i = 0; i < lenders.size() && !follows; ++i) config.peers.push_back(address(i));
@@ -80,8 +74,8 @@ class DisputedLease : public ::testing::Test {
     const auto* const found = sent(kind, i);
     return found == nullptr ? std::nullopt : std::optional(*wire::parse(found->header));
   }
-  const Scripted::Leaving* sent(wire::Kind kind, std::size_t i = 0) const {
-    const Scripted::Leaving* found = nullptr;
+  const ScriptedTransport::Leaving* sent(wire::Kind kind, std::size_t i = 0) const {
+    const ScriptedTransport::Leaving* found = nullptr;
     for (const auto& each : transport.sent) {
       const auto parsed = wire::parse(each.header);
       if (parsed && each.peer == lenders[i] && parsed->header.kind == kind) found = &each;
@@ -160,9 +154,9 @@ class DisputedLease : public ::testing::Test {
   }
 
   ManualClock clock;
-  Scripted* made = nullptr;
+  RegisteringTransport* made = nullptr;
   const std::unique_ptr<Node> node = scripted_node(clock, made);
-  Scripted& transport = *made;
+  RegisteringTransport& transport = *made;
   std::vector<PeerId> lenders;
   bool follows = false;
   std::unique_ptr<RemoteTier> tier;

@@ -40,12 +40,6 @@ class SteppingClock final : public Clock {
 class OneRoom : public ::testing::Test {
  protected:
   static constexpr std::uint64_t kMiB = std::uint64_t{1} << 20, kBytes = 16 * kMiB;
-  struct Unregistered final : Slab {
-    Bytes memory() const noexcept override { return {}; }
-  };
-  struct WithMemory final : ScriptedTransport {
-    Result<std::unique_ptr<Slab>> register_slab(Bytes) override { return std::make_unique<Unregistered>(); }
-  };
   explicit OneRoom(tiers::Tier* disk = nullptr, tiers::Tier* hbm = nullptr, std::uint64_t bytes = kBytes)
       : memory(bytes), service({.clock = &clock, .memory = memory, .disk = disk, .hbm = hbm}) {}
   void SetUp() override { ASSERT_TRUE(service.start(*host)); }
@@ -87,9 +81,9 @@ class OneRoom : public ::testing::Test {
     return lent;
   }
   SteppingClock clock;
-  WithMemory* made = nullptr;
+  RegisteringTransport* made = nullptr;
   const std::unique_ptr<Node> host = scripted_node(clock, made);
-  WithMemory& transport = *made;
+  RegisteringTransport& transport = *made;
   std::vector<std::byte> memory;
   MemoryService service;
   std::vector<PeerId> connected_;

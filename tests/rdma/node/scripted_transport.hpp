@@ -93,6 +93,17 @@ class ScriptedTransport : public Transport {
   std::uint64_t sequence_ = 0, last_send_ = 0;
 };
 
+// Registers any memory.
+class RegisteringTransport final : public ScriptedTransport {
+ public:
+  Result<std::unique_ptr<Slab>> register_slab(Bytes) override { return std::make_unique<Registered>(); }
+
+ private:
+  struct Registered final : Slab {
+    Bytes memory() const noexcept override { return {}; }
+  };
+};
+
 inline constexpr NodeIdentity kScriptedSelf{NodeId{1}, Incarnation{1}};
 
 template <class Scripted>
