@@ -178,8 +178,10 @@ std::optional<wire::Lent> MemoryService::answer_to(const wire::Ask& ask, const P
   if (!lease && ask.lease != 0) return wire::Lent{.answer = Answer::unknown};
   // One for another lease was meant for another lender, or for what was there before.
   const bool other = lease && ask.lease != 0 && ask.lease != lease->id;
-  if (lease && !other && sequence <= lease->asked) return std::nullopt;
-  if (lease && !other) lease->asked = sequence;
+  if (lease && !other) {
+    if (sequence <= lease->asked) return std::nullopt;
+    lease->asked = sequence;
+  }
   const bool resizes = lease && lease->resizable && lease->id == ask.lease;
   const bool drains = draining_.load(std::memory_order_relaxed);
   // Room of ended leases is being wiped.

@@ -270,7 +270,7 @@ void Lenders::lent(Lender& lender, const std::optional<wire::Lent>& lent) {
   if (again) lender.ask_us = now_us() + kBeforeAskingAgainUs;
   if (again && lent->lease == 0) return;
   if (again || lent->answer == Answer::done) {
-    if (lent->lease == 0) return parts_.node.links().close(lender.link, "its answer about a lease names none");
+    if (lent->lease == 0) return parts_.node.links().close(lender.link, "it granted a lease without an id");
     take_lease(lender, *lent);
     lender.resizing = again && lender.state == Lender::State::ready;
     return;
@@ -302,7 +302,7 @@ void Lenders::take_lease(Lender& lender, const wire::Lent& lent) {
 
 // Memory of a lease is its borrower's until it returns it.
 void Lenders::contradicted(Lender& lender) {
-  const std::string why = "of its lease, memory is gone that was not returned";
+  const std::string why = "it took back memory that this node had not returned";
   lose_lease(lender, why);
   parts_.node.links().close(lender.link, why);
 }
@@ -328,7 +328,7 @@ void Lenders::ask_for(std::uint32_t node, wire::Ask wanted) {
 }
 
 void Lenders::resized(Lender& lender, const wire::Lent& lent) {
-  if (lender.lease == 0) return parts_.node.links().close(lender.link, "its lease is gone");
+  if (lender.lease == 0) return parts_.node.links().close(lender.link, "it has ended its lease");
   if (!parts_.placer.set_room(lender.index, lent)) return contradicted(lender);
   keep_in(lender.wanted, parts_.placer.room(lender.index).leased);
   lender.full = full_words(lent);
@@ -406,6 +406,7 @@ bool Lenders::return_lease(const Lender& lender, Calls::Then then) {
   return send(lender.index, {.kind = Kind::release, .body = wire::body_of(all)}, std::move(then));
 }
 
+// A return that is on its way already is waited for, too.
 void Lenders::return_leases() {
   if (std::exchange(leaving_, true)) return;
   std::uint32_t sent = 0;

@@ -156,7 +156,7 @@ void PageRepairs::check(const JobRef& job) {
       });
 }
 
-// Another page may be at its place if the room was lost and is another one now.
+// If the room was lost and taken again meanwhile, another page may be at that place.
 void PageRepairs::put(const JobRef& job) {
   if (!parts_.placer.is_there(job->to)) return fail(job);
   const wire::PageAt at{.lease = job->to.lease, .offset = job->to.offset, .page = job->held.page};
